@@ -1,0 +1,427 @@
+"""The whole configuration of a run: typed, frozen, unknown keys refused, every default here.
+
+Derived numbers are properties with the formula in the docstring. What needs the model or the cluster
+to be checked is checked in rlsys.orchestration.preflight; what can be checked alone is checked here.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+
+NonNegativeInt = Annotated[int, Field(ge=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+
+class Section(BaseModel):
+    """A frozen block of settings that refuses keys it does not know."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True
+    )
+
+
+class ModelConfig(Section):
+    """The policy at the start of the run."""
+
+    path: str = "tiny"
+    """Hugging Face folder or hub name; `tiny` is the arithmetic reasoner that ships with rlsys."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the engine's weights and of the learner's forward and backward pass."""
+    max_length: PositiveInt | None = None
+    """Longest sequence in tokens; None takes the model's own limit."""
+
+
+class ArithmeticData(Section):
+    """Problems from rlsys' own generator of multi-step arithmetic."""
+
+    source: Literal["arithmetic"] = "arithmetic"
+    difficulty: tuple[PositiveInt, PositiveInt] = (6, 6)
+    """Fewest and most numbers joined in one problem."""
+    seed: NonNegativeInt = 0
+    """Seed of the stream of problems; evaluation uses another one than training."""
+    size: PositiveInt = 100_000
+    """Problems in one epoch."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ArithmeticData:
+        low, high = self.difficulty
+        if not 2 <= low <= high:
+            raise ValueError(f"difficulty ({low}, {high}) must be 2 <= fewest <= most")
+        return self
+
+
+class FileData(Section):
+    """Problems from JSONL (plain or gzip) or Parquet files, one row each."""
+
+    source: Literal["file"] = "file"
+    path: tuple[Path, ...] = Field(min_length=1)
+    """Files, read in this order; .jsonl, .jsonl.gz, .json or .parquet."""
+    problem_column: str = "problem"
+    answer_column: str = "answer"
+    id_column: str | None = None
+    """Column with a unique id; None numbers the rows."""
+    difficulty_column: str | None = None
+    offset: NonNegativeInt = 0
+    """Rows skipped at the start (a held-out set and a training set from one file)."""
+    limit: PositiveInt | None = None
+    """Rows used after the offset; None takes all."""
+
+
+class HubData(Section):
+    """Problems from a Hugging Face data set, through `datasets.load_dataset`."""
+
+    source: Literal["hub"] = "hub"
+    name: str
+    subset: str | None = None
+    split: str = "train"
+    problem_column: str = "problem"
+    answer_column: str = "answer"
+    id_column: str | None = None
+    difficulty_column: str | None = None
+    offset: NonNegativeInt = 0
+    limit: PositiveInt | None = None
+
+
+Source = Annotated[ArithmeticData | FileData | HubData, Field(discriminator="source")]
+
+
+class PromptConfig(Section):
+    """How a problem becomes the prompt's token ids."""
+
+    template: str = "{problem}"
+    """Text of the user turn; must contain {problem}."""
+    system: str | None = None
+    """Text of a system turn, if any."""
+    examples: tuple[tuple[str, str], ...] = ()
+    """Worked (user, assistant) turns put before the question: few-shot prompting."""
+    prefill: str = ""
+    """Text appended after the generation prompt, for instance `<think>\\n`."""
+    chat_template: bool = True
+    """Render through the tokenizer's chat template; False joins the texts as they are."""
+    max_tokens: PositiveInt = 1024
+    """Longer prompts are dropped and counted."""
+
+    @model_validator(mode="after")
+    def _has_place(self) -> PromptConfig:
+        if "{problem}" not in self.template:
+            raise ValueError(f"prompt template {self.template!r} must contain {{problem}}")
+        return self
+
+
+class DataConfig(Section):
+    """Training and held-out problems and their prompt."""
+
+    train: Source = ArithmeticData()
+    evaluation: Source = ArithmeticData(seed=1_000_003, size=256)
+    prompt: PromptConfig = PromptConfig()
+    shuffle: bool = True
+    """Deterministic shuffle by the run's seed, anew every epoch."""
+
+
+class AnytimeConfig(Section):
+    """Thought up to the largest budget, cut at every budget, answers at every cut (brpo spec 3)."""
+
+    type: Literal["anytime"] = "anytime"
+    budgets: tuple[PositiveInt, ...] = (16, 32, 48, 64)
+    """Increasing numbers of thought tokens; one reward slot each."""
+    answers: PositiveInt = 4
+    """Answers sampled per slot (A)."""
+    answer_tokens: PositiveInt = 118
+    """Most sampled tokens per answer."""
+    think_end: str = "</think>"
+    """The single token that ends a thought."""
+    closing: str = "...\n\n...\n\n"
+    """Text forced before think_end where the thought is cut."""
+    answer_header: str = "\n\n**Final Answer**\n"
+    """Text forced after think_end, before the answer."""
+
+    @model_validator(mode="after")
+    def _increasing(self) -> AnytimeConfig:
+        check_budgets(self.budgets, "environment.budgets")
+        return self
+
+    @property
+    def slots(self) -> int:
+        """Scores per episode: budgets x answers."""
+        return len(self.budgets) * self.answers
+
+
+def check_budgets(budgets: tuple[int, ...], place: str) -> None:
+    """Raise ValueError unless `budgets` is a non-empty strictly increasing tuple."""
+    if not budgets or any(a >= b for a, b in pairwise(budgets)):
+        raise ValueError(f"{place} {list(budgets)} must be increasing, for instance [16, 32, 64]")
+
+
+class BrpoConfig(Section):
+    """Budget-relative policy optimisation (arXiv 2505.13438)."""
+
+    method: Literal["brpo"] = "brpo"
+    prior: Literal["base", "uniform", "linear"] = "uniform"
+    """Weight of each budget in the thought's return (Section 3.1)."""
+    mode: Literal["brpo", "v1only", "v2only", "none", "notrain"] = "brpo"
+    """Baseline of the thought: budget-relative, one of its halves, none, or no training."""
+    coefficients: Literal["index", "budget"] = "index"
+    """Mix of the two baselines by slot index (the code) or by b/b_m (Figure 1)."""
+    answer_method: Literal["brpo", "grpo"] = "brpo"
+    """Train every answer against its siblings, or only the last one of the full budget."""
+    summary_weight: NonNegativeFloat = 1.0
+    """Factor on answer tokens: 1.0 is the published code, 1/(budgets * answers) the paper's Eq. 10."""
+
+
+class GrpoConfig(Section):
+    """Group-relative policy optimisation: one answer at the full budget, one advantage per episode."""
+
+    method: Literal["grpo"] = "grpo"
+    scale: Literal["none", "std"] = "none"
+    """`std` divides by the group's standard deviation (GRPO), `none` does not (Dr. GRPO)."""
+
+
+Algorithm = Annotated[BrpoConfig | GrpoConfig, Field(discriminator="method")]
+
+
+class LossConfig(Section):
+    """The clipped surrogate and what is added to it."""
+
+    clip_low: Fraction = 0.2
+    clip_high: PositiveFloat = 0.2
+    aggregation: Literal["constant", "token_mean", "sequence_mean"] = "constant"
+    """Divide by episodes x `constant`, by trained tokens, or by each episode's own tokens."""
+    constant: PositiveInt | None = None
+    """Tokens per episode that `constant` divides by; None takes the largest possible episode."""
+    kl_coefficient: NonNegativeFloat = 0.0
+    """k3 estimate of the KL divergence to the frozen starting policy."""
+    entropy_coefficient: NonNegativeFloat = 0.0
+    importance_cap: PositiveFloat = 2.0
+    """Truncation of the importance weight between engine and learner (TIS)."""
+
+
+class BatchConfig(Section):
+    """One unit: problems x group_size episodes, each with budgets x answers scores."""
+
+    problems: PositiveInt = 32
+    """Problems (groups) per training step."""
+    group_size: PositiveInt = 8
+    """Episodes per problem (G)."""
+    optimizer_steps: PositiveInt = 1
+    """Optimizer steps per training step; must divide `problems`."""
+
+    @property
+    def episodes(self) -> int:
+        """problems * group_size."""
+        return self.problems * self.group_size
+
+    @model_validator(mode="after")
+    def _divides(self) -> BatchConfig:
+        if self.problems % self.optimizer_steps:
+            raise ValueError(
+                f"batch.problems {self.problems} must be a multiple of "
+                f"batch.optimizer_steps {self.optimizer_steps}"
+            )
+        return self
+
+
+class OptimizerConfig(Section):
+    """AdamW and its schedule."""
+
+    learning_rate: NonNegativeFloat = 1e-4
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    epsilon: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = 0.0
+    max_grad_norm: PositiveFloat = 1.0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: NonNegativeInt = 0
+
+
+class LearnerConfig(Section):
+    """The DeepSpeed group that trains the policy."""
+
+    ranks: PositiveInt = 1
+    gpus_per_rank: NonNegativeFloat = 0.0
+    """1 for a card each, a fraction to share the card with an engine, 0 for the CPU."""
+    cpus_per_rank: PositiveFloat = 1.0
+    zero_stage: Literal[0, 1, 2, 3] = 1
+    row_tokens: PositiveInt = 1024
+    """Length of a packed row; grown to the longest tree if that is longer."""
+    micro_batch_rows: PositiveInt = 8
+    """Rows per forward and backward pass."""
+    gradient_checkpointing: bool = False
+    logits_chunk: PositiveInt = 1024
+    """Tokens whose logits exist at once."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+
+
+class GenerationConfig(Section):
+    """The vLLM engines."""
+
+    engines: PositiveInt = 1
+    tensor_parallel: PositiveInt = 1
+    gpus_per_engine: NonNegativeFloat = 0.0
+    """Cards per engine (tensor_parallel of them), a fraction to share one, 0 for the CPU."""
+    cpus_per_engine: PositiveFloat = 1.0
+    temperature: PositiveFloat = 1.0
+    max_sequences: PositiveInt = 256
+    """Sequences an engine decodes at once."""
+    kv_cache_mib: PositiveInt | None = None
+    """KV cache per engine; None lets gpu_memory_utilization decide."""
+    gpu_memory_utilization: Fraction = 0.4
+    enforce_eager: bool = True
+    """False captures CUDA graphs: slower start, faster decoding."""
+
+
+class SyncConfig(Section):
+    """How new weights reach the engines."""
+
+    transport: Literal["auto", "shm", "ipc", "nccl"] = "auto"
+    """auto: shared memory on CPU, CUDA IPC on a shared card, NCCL between cards."""
+    bucket_mib: PositiveInt = 256
+    deadline_s: PositiveFloat = 120.0
+    canary_prompts: PositiveInt = 4
+    """Fixed sequences whose log-probs engine and learner must agree on after each sync."""
+    canary_tolerance: PositiveFloat | None = None
+    """Largest mean absolute gap in nats; None takes 1e-3 in float32 and 0.08 in bfloat16."""
+
+
+class RolloutConfig(Section):
+    """Environment actors and how far generation may run ahead."""
+
+    environment_actors: PositiveInt = 1
+    max_staleness: NonNegativeInt = 0
+    """Versions a trained token may be behind the weights it trains; 0 is the synchronous run."""
+
+
+class GradingConfig(Section):
+    """The pool of killable processes that compares answers."""
+
+    actors: PositiveInt = 1
+    timeout_s: PositiveFloat = 5.0
+    """Wall-clock limit of one comparison; a slower one is killed and INVALID."""
+    max_characters: PositiveInt = 4096
+    """Longer answer paragraphs are INVALID."""
+
+
+class EvaluationConfig(Section):
+    """The anytime curve on the held-out problems."""
+
+    every: NonNegativeInt = 0
+    """Steps between evaluations during the run; 0 only before and after."""
+    problems: PositiveInt = 256
+    budgets: tuple[PositiveInt, ...] | None = None
+    """Budgets of the curve; None takes the environment's."""
+    samples: PositiveInt = 1
+    """Episodes per problem."""
+    answers: PositiveInt = 1
+    """Answers per cut."""
+    temperature: PositiveFloat = 1.0
+
+    @model_validator(mode="after")
+    def _increasing(self) -> EvaluationConfig:
+        if self.budgets is not None:
+            check_budgets(self.budgets, "evaluation.budgets")
+        return self
+
+
+class CheckpointConfig(Section):
+    """What survives a kill."""
+
+    every: NonNegativeInt = 50
+    """Steps between checkpoints; 0 only at the end."""
+    keep: PositiveInt = 2
+    """Newest checkpoints kept."""
+
+
+class RunConfig(Section):
+    """Everything `rlsys train` needs."""
+
+    name: str = "run"
+    run_dir: Path = Path("runs/run")
+    """Folder of everything the run leaves behind; an existing one is resumed."""
+    seed: NonNegativeInt = 0
+    steps: PositiveInt = 100
+    """Training steps of the whole run."""
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    environment: AnytimeConfig = AnytimeConfig()
+    algorithm: Algorithm = BrpoConfig()
+    loss: LossConfig = LossConfig()
+    batch: BatchConfig = BatchConfig()
+    learner: LearnerConfig = LearnerConfig()
+    generation: GenerationConfig = GenerationConfig()
+    sync: SyncConfig = SyncConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    grading: GradingConfig = GradingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RunConfig:
+        env, algorithm, group_size = self.environment, self.algorithm, self.batch.group_size
+        needs_group = isinstance(algorithm, GrpoConfig) or (
+            algorithm.mode in ("brpo", "v2only") or env.answers == 1
+        )
+        if group_size == 1 and needs_group:
+            raise ValueError(
+                f"batch.group_size 1 leaves algorithm.method {algorithm.method!r} without a group "
+                "baseline; use 2 or more"
+            )
+        if isinstance(algorithm, GrpoConfig) and env.slots != 1:
+            raise ValueError(
+                f"algorithm.method 'grpo' trains one answer at one budget, but environment has "
+                f"{len(env.budgets)} budgets x {env.answers} answers; set environment.budgets to "
+                f"[{env.budgets[-1]}] and environment.answers to 1, or use method 'brpo'"
+            )
+        return self
+
+    @property
+    def evaluation_budgets(self) -> tuple[int, ...]:
+        """evaluation.budgets, or the environment's."""
+        return self.evaluation.budgets or self.environment.budgets
+
+    @property
+    def canary_tolerance(self) -> float:
+        """sync.canary_tolerance, or the default of the model's precision."""
+        if self.sync.canary_tolerance is not None:
+            return self.sync.canary_tolerance
+        return 1e-3 if self.model.dtype == "float32" else 0.08
+
+
+class SftConfig(Section):
+    """Everything `rlsys sft` needs: the same learner with the loss on response tokens."""
+
+    name: str = "sft"
+    run_dir: Path = Path("runs/sft")
+    seed: NonNegativeInt = 0
+    steps: PositiveInt = 100
+    model: ModelConfig = ModelConfig()
+    data: SftData = Field(default_factory=lambda: ArithmeticTraces())
+    rows_per_step: PositiveInt = 256
+    learner: LearnerConfig = LearnerConfig()
+    log_every: PositiveInt = 10
+
+
+class ArithmeticTraces(Section):
+    """Supervised rows from the arithmetic generator: terse, verbose, overthinking, wrong turns."""
+
+    source: Literal["arithmetic"] = "arithmetic"
+    difficulty: tuple[PositiveInt, PositiveInt] = (6, 6)
+    seed: NonNegativeInt = 0
+
+
+class SupervisedFile(Section):
+    """Supervised rows from files: a prompt (rendered through `prompt`) and a response."""
+
+    source: Literal["file"] = "file"
+    path: tuple[Path, ...] = Field(min_length=1)
+    prompt_column: str = "problem"
+    response_column: str = "response"
+    prompt: PromptConfig = PromptConfig()
+    max_tokens: PositiveInt = 2048
+    """Longer rows are dropped and counted."""
+
+
+SftData = Annotated[ArithmeticTraces | SupervisedFile, Field(discriminator="source")]
+SftConfig.model_rebuild()

@@ -1,0 +1,47 @@
+"""One error type per boundary. Each message is one sentence: the value, the place, the remedy."""
+
+from __future__ import annotations
+
+
+class RlsysError(Exception):
+    """Base of every error that rlsys raises on purpose."""
+
+
+class UserError(RlsysError, ValueError):
+    """Bad input, found before anything expensive starts; the command line exits with code 2."""
+
+
+class ConfigError(UserError):
+    """A configuration value is unknown, mistyped or contradicts another."""
+
+
+class DataError(UserError):
+    """A problem set is missing, empty or holds a malformed row."""
+
+
+class ModelError(UserError):
+    """A model folder or its tokenizer lacks what the run needs."""
+
+
+class ResourceError(UserError):
+    """The cluster cannot hold what the configuration asks for."""
+
+
+class EpisodeError(RlsysError):
+    """An episode could not be grown; it becomes an empty group and a count, never a crash."""
+
+
+class EngineError(RlsysError, RuntimeError):
+    """An engine died, or answered something no engine should."""
+
+
+class SyncError(RlsysError, RuntimeError):
+    """Weights did not arrive in time, or the canary says they arrived wrong."""
+
+
+class TrainingError(RlsysError, RuntimeError):
+    """The learner cannot go on (three non-finite steps in a row, an empty step)."""
+
+
+class CheckpointError(RlsysError, RuntimeError):
+    """A checkpoint cannot be written, read or does not fit the configuration."""

@@ -1,0 +1,210 @@
+"""What travels between the parts of rlsys: frozen, slotted records of numpy arrays and plain values.
+
+An episode is a tree of token segments. Every method is a way to grow that tree (environments) and a
+way to turn its scores into advantages (algorithms); packing, loss and learner know only the tree.
+
+Reading order: Problem -> GenerationRequest/Completion -> Segment -> Episode -> Group -> Sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tokens = NDArray[np.int32]
+Floats = NDArray[np.float32]
+
+NO_PARENT = -1
+
+
+class Kind(IntEnum):
+    """What a segment's tokens are. Only THOUGHT and ANSWER tokens are sampled, hence trained."""
+
+    PROMPT = 0
+    """The problem, rendered through the chat template."""
+    THOUGHT = 1
+    """Sampled reasoning, a self-emitted end-of-thought token included."""
+    ANSWER = 2
+    """Sampled text after the thought was closed, EOS included."""
+    OBSERVATION = 3
+    """What an environment said between two turns."""
+    FORCED = 4
+    """Text the environment inserted (a forced end of thought, an answer header)."""
+
+    @property
+    def sampled(self) -> bool:
+        """True for kinds the policy sampled: they carry log-probs and are trained."""
+        return self in (Kind.THOUGHT, Kind.ANSWER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One question with its gold answer.
+
+    Example: Problem(id="arith-17", text="3+8-2", answer="9", difficulty=2.0)
+    """
+
+    id: str
+    text: str
+    answer: str
+    """Gold answer as text; compared by rlsys.data.grading."""
+    difficulty: float | None = None
+    """Larger is harder; None where the source does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """Ask an engine to continue `token_ids`, `n` times."""
+
+    token_ids: Tokens
+    n: int
+    max_tokens: int
+    stop_token_ids: tuple[int, ...]
+    """Generation ends after any of these; the stop token is kept in the completion."""
+    temperature: float
+    seed: int | None
+    """Completion i of the n samples under seed + i; None lets the engine choose."""
+    engine: int | None = None
+    """Engine that already holds this prefix in its cache, or None for the least loaded one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """One sampled continuation, exactly as the engine sampled it."""
+
+    token_ids: Tokens
+    logprobs: Floats
+    """[len(token_ids)] log-probs at the sampling temperature, from the weights that sampled."""
+    stopped: bool
+    """True if a stop token ended it, False if max_tokens did."""
+    versions: tuple[int, int]
+    """Policy version that sampled the first and the last token."""
+    engine: int
+    """Index of the engine in its pool."""
+    cached_tokens: int = 0
+    """Prompt tokens whose KV the engine found in its prefix cache."""
+
+
+class Generator(Protocol):
+    """Whatever continues token sequences: an engine, a pool of them, or a fake in a test."""
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
+        """Return the n completions of every request, in request order."""
+        ...
+
+
+class Verdict(IntEnum):
+    """What grading said. INVALID (error or time-out) is counted apart from WRONG."""
+
+    WRONG = 0
+    RIGHT = 1
+    INVALID = 2
+
+
+class GradingRequest(NamedTuple):
+    """A response text and the gold answer it is compared with."""
+
+    response: str
+    gold: str
+
+
+class Grader(Protocol):
+    """Whatever compares responses with gold answers."""
+
+    async def grade(self, requests: Sequence[GradingRequest]) -> list[Verdict]:
+        """Return one verdict per request, in order. Never raises for what the text holds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A run of tokens of one kind that hangs off a prefix of its parent.
+
+    Example: an answer at budget 16 is Segment(parent=2, cut=3, kind=Kind.ANSWER, ...) where segment 2
+    is the forced closing of three tokens, itself Segment(parent=1, cut=16, kind=Kind.FORCED, ...).
+    """
+
+    parent: int
+    """Index of the parent in Episode.segments (always smaller than the own one), or NO_PARENT."""
+    cut: int
+    """How many of the parent's tokens come before this segment; 0 for the root."""
+    kind: Kind
+    token_ids: Tokens
+    logprobs: Floats | None = None
+    """[len(token_ids)] sampling log-probs; None unless kind.sampled."""
+    versions: tuple[int, int] | None = None
+    """First and last policy version that sampled it; None unless kind.sampled."""
+
+    def __post_init__(self) -> None:
+        if self.kind.sampled != (self.logprobs is not None):
+            raise ValueError(f"a {self.kind.name} segment carries log-probs if and only if sampled")
+        if self.logprobs is not None and len(self.logprobs) != len(self.token_ids):
+            raise ValueError(f"{len(self.logprobs)} log-probs for {len(self.token_ids)} tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One tree of segments with what it scored.
+
+    Segment 0 is the prompt. `slots` names, per segment, the reward slot its tokens belong to: for an
+    answer the flat index (budget slot * answers + copy) of its own score.
+    """
+
+    segments: tuple[Segment, ...]
+    scores: Floats
+    """[n] score of every answer, in slot order (anytime: n = budgets * answers)."""
+    answer_segments: NDArray[np.int32]
+    """[n] index into `segments` of the answer behind each score."""
+    splits: NDArray[np.int32]
+    """[n] number of the distinct cut each answer hangs from (brpo spec 3.2)."""
+    verdicts: NDArray[np.int8]
+    """[n] Verdict of each answer."""
+
+    def sampled_tokens(self) -> int:
+        """Tokens the policy sampled in this episode."""
+        return sum(len(s.token_ids) for s in self.segments if s.kind.sampled)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """G episodes of one problem under one environment seed: the unit of every baseline."""
+
+    index: int
+    """Place in the admission order of the run; the next group to train is the smallest one."""
+    problem: Problem
+    episodes: tuple[Episode, ...]
+
+    @property
+    def versions(self) -> tuple[int, int]:
+        """Oldest and newest policy version that sampled any token of the group."""
+        spans = [s.versions for e in self.episodes for s in e.segments if s.versions is not None]
+        return min(first for first, _ in spans), max(last for _, last in spans)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """An episode ready for training: its segments and a number per token of each sampled one.
+
+    Supervised rows use the same record: advantage 1 on response tokens, the `nll` objective.
+    """
+
+    segments: tuple[Segment, ...]
+    advantages: tuple[Floats | None, ...]
+    """Per segment [len(token_ids)], or None where nothing is trained."""
+    weights: tuple[float, ...] = field(default=())
+    """Per segment, a factor on its loss (summary_weight); empty means 1 everywhere."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens the packed tree occupies."""
+        return sum(len(s.token_ids) for s in self.segments)
+
+    @property
+    def num_trained(self) -> int:
+        """Tokens with an advantage."""
+        return sum(len(a) for a in self.advantages if a is not None)
