@@ -149,11 +149,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One tree of segments with what it scored.
-
-    Segment 0 is the prompt. `slots` names, per segment, the reward slot its tokens belong to: for an
-    answer the flat index (budget slot * answers + copy) of its own score.
-    """
+    """One tree of segments (segment 0 is the prompt) with what its answers scored."""
 
     segments: tuple[Segment, ...]
     scores: Floats
