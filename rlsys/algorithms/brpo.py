@@ -1,0 +1,205 @@
+"""Budget-relative policy optimisation: advantages of thoughts that are cut at several budgets.
+
+Source: Qi et al., "Optimizing Anytime Reasoning via Budget Relative Policy Optimization",
+arXiv 2505.13438v3; equation numbers below are the paper's. Nothing is divided by a standard
+deviation.
+
+Shapes. G episodes of one problem; M increasing budgets, counted s = 0..M-1; A answers per budget;
+N = M * A answers of one episode in slot order, entries [s * A, (s + 1) * A) belonging to budget s.
+Slot s of a thought is its tokens [budget[s - 1], budget[s]).
+
+V1 looks at the same thought under smaller budgets, V2 at the other thoughts of the group. Hence
+mode `v1only` is progress against oneself and `v2only` is the one that resembles GRPO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+
+
+class Branch(NamedTuple):
+    """One distinct place where a thought is cut, and the answers sampled there."""
+
+    cut: int
+    """Thought tokens kept."""
+    answers: int
+    """Answers to sample here: A times the number of budgets that share this cut."""
+    split: int
+    """Number of this cut among the distinct cuts of the thought, from 0."""
+    truncated: bool
+    """True if the end of the thought has to be forced, False if the thought closed itself here."""
+
+
+def prior(name: str, budgets: Sequence[int]) -> Array:
+    """Return the weight of each budget in the return of a thought (Section 3.1), float64[M], sum 1.
+
+    `base` puts everything on the largest budget, `uniform` weighs all alike, `linear` weighs each
+    in proportion to its tokens. Raises ValueError for another name.
+    """
+    match name:
+        case "base":
+            weights_M = np.zeros(len(budgets))
+            weights_M[-1] = 1.0
+        case "uniform":
+            weights_M = np.ones(len(budgets))
+        case "linear":
+            weights_M = np.asarray(budgets, dtype=np.float64)
+        case _:
+            raise ValueError(f"prior {name!r} is unknown; use 'base', 'uniform' or 'linear'")
+    total: float = weights_M.sum()
+    return weights_M / total
+
+
+def budget_coefficients(budgets: Sequence[int]) -> Array:
+    """Return the share of V1 by tokens, budget[s - 1] / budget[-1] (Figure 1), float64[M].
+
+    The published code and Eq. 9 mix by index, s / M; the two agree when budgets are evenly spaced.
+    """
+    return np.array([0, *budgets[:-1]], dtype=np.float64) / budgets[-1]
+
+
+def returns(scores: ArrayLike, prior: ArrayLike) -> Array:
+    """Return R[g, s] = sum over k >= s of prior[k] * scores[g, k] (Eq. 6), float64[G, M].
+
+    A token can only influence the answers given after it, so earlier budgets do not count.
+    """
+    weighted_GM = np.asarray(prior, dtype=np.float64) * np.asarray(scores, dtype=np.float64)
+    return np.cumsum(weighted_GM[:, ::-1], axis=1)[:, ::-1]
+
+
+def progress_baseline(scores: ArrayLike, prior: ArrayLike, decay: float) -> Array:
+    """Return V1 (Eq. 7), float64[G, M]: the mean of a thought's own earlier scores.
+
+    The score at budget k < s weighs decay ** (s - k), normalised: the newest is the heaviest. The
+    prior's mass from s on scales the mean to the size of the return. V1[:, 0] is 0.
+    """
+    prior_M = np.asarray(prior, dtype=np.float64)
+    slots_M = np.arange(prior_M.size)
+    age_MM = slots_M[:, None] - slots_M
+    # Shifting the exponent by one makes the newest weight exactly 1, so no row sums to less.
+    weights_MM = np.tril(np.power(decay, np.abs(age_MM - 1)), k=-1)
+    weights_MM /= np.maximum(weights_MM.sum(axis=1, keepdims=True), 1.0)
+    remaining_M = np.cumsum(prior_M[::-1])[::-1]
+    mean_GM: Array = np.asarray(scores, dtype=np.float64) @ weights_MM.T
+    return remaining_M * mean_GM
+
+
+def group_baseline(returns_GM: Array) -> Array:
+    """Return V2 (Eq. 8), float64[1, M]: the mean return of the group, the own one included.
+
+    A group of one has no baseline: V2 is 0.
+    """
+    if len(returns_GM) == 1:
+        return np.zeros_like(returns_GM)
+    mean_1M: Array = returns_GM.mean(axis=0, keepdims=True)
+    return mean_1M
+
+
+def thought_advantages(
+    scores: ArrayLike,
+    prior: ArrayLike,
+    *,
+    mode: str = "brpo",
+    decay: float = 0.5,
+    coefficients: ArrayLike | None = None,
+) -> Array:
+    """Return the advantage of every slot of every thought (Eq. 9), float64[G, M].
+
+    Args:
+        scores: [G, M] mean score of the A answers at each budget.
+        prior: [M] weight of each budget, summing to 1; see `prior`.
+        mode: baseline subtracted from the return. `brpo` mixes V1 and V2, `v1only` and `v2only`
+            take one of them, `none` takes 0, `notrain` the return itself (only answers train).
+        decay: weight of a score against the one a budget later in V1, in (0, 1].
+        coefficients: [M] share of V1 in the mix; None is s / M. See `budget_coefficients`.
+
+    Raises:
+        ValueError: unknown mode, decay outside (0, 1], or scores and prior that do not fit.
+    """
+    num_budgets = np.size(prior)
+    if np.shape(scores)[1:] != (num_budgets,):
+        raise ValueError(
+            f"scores of shape {np.shape(scores)} do not fit {num_budgets} prior weights; "
+            "use one row per episode and one column per budget"
+        )
+    if not 0 < decay <= 1:
+        raise ValueError(f"decay {decay} must be greater than 0 and at most 1")
+    returns_GM = returns(scores, prior)
+    match mode:
+        case "brpo":
+            share_M = np.arange(num_budgets) / num_budgets
+            if coefficients is not None:
+                share_M = np.asarray(coefficients, dtype=np.float64)
+            v1_GM = progress_baseline(scores, prior, decay)
+            baseline_GM = share_M * v1_GM + (1.0 - share_M) * group_baseline(returns_GM)
+        case "v1only":
+            baseline_GM = progress_baseline(scores, prior, decay)
+        case "v2only":
+            baseline_GM = group_baseline(returns_GM)
+        case "none":
+            baseline_GM = np.zeros_like(returns_GM)
+        case "notrain":
+            baseline_GM = returns_GM
+        case _:
+            raise ValueError(
+                f"mode {mode!r} is unknown; use 'brpo', 'v1only', 'v2only', 'none' or 'notrain'"
+            )
+    return returns_GM - baseline_GM
+
+
+def answer_advantages(
+    scores: ArrayLike, splits: ArrayLike, answers: int, *, method: str = "brpo"
+) -> Array:
+    """Return the advantage of every answer (Section 2.3, published code), float64[G, N].
+
+    With A >= 2 the baseline is the mean score of the same episode's answers at the same cut, the
+    own one included. With A == 1 there are no siblings; it is the mean of the slot over episodes.
+
+    Args:
+        scores: [G, N] score of each answer, in slot order.
+        splits: [G, N] number of the cut each answer hangs from; see `truncation_plan`.
+        answers: A, answers per budget.
+        method: `brpo` trains every answer, `grpo` only the last entry (the full budget's).
+
+    Raises:
+        ValueError: unknown method.
+    """
+    if method not in ("brpo", "grpo"):
+        raise ValueError(f"answer method {method!r} is unknown; use 'brpo' or 'grpo'")
+    scores_GN = np.asarray(scores, dtype=np.float64)
+    if answers == 1:
+        baseline_GN = scores_GN.mean(axis=0, keepdims=True)
+    else:
+        splits_GN = np.asarray(splits)
+        siblings_GNN = splits_GN[:, :, None] == splits_GN[:, None, :]
+        sums_GN = np.einsum("gij,gj->gi", siblings_GNN, scores_GN)
+        baseline_GN = sums_GN / siblings_GNN.sum(axis=2)
+    advantages_GN: Array = scores_GN - baseline_GN
+    if method == "grpo":
+        advantages_GN[:, :-1] = 0.0
+    return advantages_GN
+
+
+def truncation_plan(
+    length: int, closed: bool, budgets: Sequence[int], answers: int
+) -> list[Branch]:
+    """Return where a thought is cut and how many answers each cut gets, in order of the cuts.
+
+    A thought of `length` tokens (its own end-of-thought token included) is cut at every budget
+    below `length`; the budgets from `length` on share the whole thought, so that every episode has
+    M * A answers. `closed` says whether the thought ended with its own end-of-thought token.
+
+    Example: truncation_plan(20, True, (16, 32, 48), 2) == [(16, 2, 0, True), (20, 4, 1, False)]
+    """
+    cuts = [min(budget, length) for budget in budgets]
+    return [
+        Branch(cut, answers * len(list(shared)), split, not (closed and cut == length))
+        for split, (cut, shared) in enumerate(groupby(cuts))
+    ]

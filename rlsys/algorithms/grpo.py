@@ -1,0 +1,38 @@
+"""Group-relative policy optimisation: a reward against the mean of its group.
+
+Sources: DeepSeekMath, arXiv 2402.03300, Section 4.1 (scale `std`); Dr. GRPO, arXiv 2503.20783,
+Section 3.2 (scale `none`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+EPSILON = 1e-4
+"""Added to the standard deviation: a group that nearly agrees must not get huge advantages."""
+
+
+def advantages(rewards: ArrayLike, *, scale: str = "none") -> NDArray[np.float64]:
+    """Return the advantage of each of the G episodes of one problem, float64[G].
+
+    `none` subtracts the group's mean; `std` also divides by the group's standard deviation plus
+    EPSILON. The deviation is the sample one (divisor G - 1): the group is a sample of the policy's
+    answers to this problem, and the widespread GRPO implementations take it too.
+    Equal rewards give exactly 0.
+
+    Raises:
+        ValueError: unknown scale.
+    """
+    rewards_G = np.asarray(rewards, dtype=np.float64)
+    # Measured from the first reward, equal rewards are exact zeros before any rounding of the mean.
+    offset_G = rewards_G - rewards_G[0]
+    centred_G: NDArray[np.float64] = offset_G - offset_G.mean()
+    match scale:
+        case "none":
+            return centred_G
+        case "std":
+            deviation: float = np.sqrt(np.square(centred_G).sum() / max(len(centred_G) - 1, 1))
+            return centred_G / (deviation + EPSILON)
+        case _:
+            raise ValueError(f"scale {scale!r} is unknown; use 'none' or 'std'")
