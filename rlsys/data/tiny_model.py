@@ -1,0 +1,130 @@
+"""The tiny reasoner before training: a character tokenizer and a fresh Llama of 0.86 M parameters.
+
+Every printable ASCII character is a token, so any ASCII problem, template or observation can be
+written in it. The texts that every anytime episode repeats are one token each: `<think>`,
+`</think>`, the answer header and `\\boxed{`. They are ordinary tokens in that decoding keeps them:
+grading reads the box from the decoded text.
+
+    <bos>3+8-2=<think>11;9</think>\\n\\n**Final Answer**\\n\\boxed{9}<eos>
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsys.config import AnytimeConfig
+
+if TYPE_CHECKING:
+    from transformers import LlamaConfig, PreTrainedTokenizerFast
+
+TINY_ENVIRONMENT: Final = AnytimeConfig(
+    closing="", answer_header="\n\n**Final Answer**\n\\boxed{", answer_tokens=6
+)
+"""How episodes of the tiny reasoner are laid out, in supervised rows and in reinforcement learning.
+
+The box is opened by the environment, so an answer is its digits, the closing brace and `<eos>`; six
+tokens hold the answers of up to twelve numbers. A cut thought is closed by `</think>` alone: text
+before it would cost tokens and say nothing that the missing last step does not.
+"""
+
+PAD, UNKNOWN, BOS, EOS = "<pad>", "<unk>", "<bos>", "<eos>"
+WHOLE_TEXTS: Final = ("<think>", "</think>", "\n\n**Final Answer**\n", "\\boxed{")
+CHARACTERS: Final = "\n" + "".join(map(chr, range(ord(" "), ord("~") + 1)))
+
+CHAT_TEMPLATE: Final = (
+    "{{ bos_token }}"
+    "{% for message in messages %}"
+    "{% if message['role'] == 'user' %}{{ message['content'] + '=' }}"
+    "{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token }}"
+    "{% else %}{{ message['content'] + '\\n' }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<think>' }}{% endif %}"
+)
+
+LAYERS: Final = 4
+HIDDEN: Final = 128
+HEADS: Final = 4
+MLP: Final = 384
+MAX_LENGTH: Final = 1024
+
+
+def build_tiny(folder: Path, seed: int) -> Path:
+    """Write the tokenizer, the configuration and fresh float32 weights into `folder`; return it."""
+    from safetensors.numpy import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = tiny_tokenizer()
+    tokenizer.save_pretrained(folder)
+    tiny_config(tokenizer).save_pretrained(folder)
+    save_file(fresh_weights(len(tokenizer), seed), folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """The character tokenizer with its chat template; unknown characters become `<unk>`."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    names = (PAD, UNKNOWN, BOS, EOS, *CHARACTERS)
+    vocabulary = {name: i for i, name in enumerate(names)}
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN))
+    core.decoder = decoders.Fuse()
+    core.add_tokens([AddedToken(text, normalized=False, special=False) for text in WHOLE_TEXTS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token=PAD,
+        unk_token=UNKNOWN,
+        bos_token=BOS,
+        eos_token=EOS,
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_max_length=MAX_LENGTH,
+    )
+
+
+def tiny_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
+    """The model's shape: Llama with tied embeddings and the smallest head (32) that vLLM's CPU
+    attention takes."""
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        architectures=["LlamaForCausalLM"],
+        vocab_size=len(tokenizer),
+        hidden_size=HIDDEN,
+        intermediate_size=MLP,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS,
+        head_dim=HIDDEN // HEADS,
+        max_position_embeddings=MAX_LENGTH,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        dtype="float32",
+    )
+
+
+def fresh_weights(vocabulary: int, seed: int) -> dict[str, NDArray[np.float32]]:
+    """Llama weights by name: matrices normal with deviation 0.02, norms one."""
+    rng = np.random.default_rng(seed)
+
+    def matrix(rows: int, columns: int) -> NDArray[np.float32]:
+        return rng.normal(0.0, 0.02, (rows, columns)).astype(np.float32)
+
+    weights = {"model.embed_tokens.weight": matrix(vocabulary, HIDDEN)}
+    for layer in range(LAYERS):
+        name = f"model.layers.{layer}"
+        for projection in "qkvo":
+            weights[f"{name}.self_attn.{projection}_proj.weight"] = matrix(HIDDEN, HIDDEN)
+        for projection in ("gate", "up"):
+            weights[f"{name}.mlp.{projection}_proj.weight"] = matrix(MLP, HIDDEN)
+        weights[f"{name}.mlp.down_proj.weight"] = matrix(HIDDEN, MLP)
+        for norm in ("input", "post_attention"):
+            weights[f"{name}.{norm}_layernorm.weight"] = np.ones(HIDDEN, np.float32)
+    weights["model.norm.weight"] = np.ones(HIDDEN, np.float32)
+    return weights
