@@ -1,7 +1,7 @@
 """The whole configuration of a run: typed, frozen, unknown keys refused, every default here.
 
-Derived numbers are properties with the formula in the docstring. What needs the model or the cluster
-to be checked is checked in rlsys.orchestration.preflight; what can be checked alone is checked here.
+Derived numbers are properties with the formula in the docstring. What needs the model or the
+cluster to be checked is checked in rlsys.orchestration.preflight; the rest is checked here.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class ArithmeticData(Section):
     """Seed of the stream of problems; evaluation uses another one than training."""
     size: PositiveInt = 100_000
     """Problems in one epoch."""
+    held_out: bool = False
+    """Draw from the quarter of all problems kept for evaluation, which training never sees."""
 
     @model_validator(mode="after")
     def _ordered(self) -> ArithmeticData:
@@ -117,7 +119,7 @@ class DataConfig(Section):
     """Training and held-out problems and their prompt."""
 
     train: Source = ArithmeticData()
-    evaluation: Source = ArithmeticData(seed=1_000_003, size=256)
+    evaluation: Source = ArithmeticData(seed=1_000_003, size=256, held_out=True)
     prompt: PromptConfig = PromptConfig()
     shuffle: bool = True
     """Deterministic shuffle by the run's seed, anew every epoch."""
@@ -170,11 +172,11 @@ class BrpoConfig(Section):
     answer_method: Literal["brpo", "grpo"] = "brpo"
     """Train every answer against its siblings, or only the last one of the full budget."""
     summary_weight: NonNegativeFloat = 1.0
-    """Factor on answer tokens: 1.0 is the published code, 1/(budgets * answers) the paper's Eq. 10."""
+    """Factor on answer tokens: 1.0 is the published code, 1/(budgets * answers) is Eq. 10."""
 
 
 class GrpoConfig(Section):
-    """Group-relative policy optimisation: one answer at the full budget, one advantage per episode."""
+    """Group-relative policy optimisation: one answer, one budget, one advantage per episode."""
 
     method: Literal["grpo"] = "grpo"
     scale: Literal["none", "std"] = "none"

@@ -1,7 +1,7 @@
-"""What travels between the parts of rlsys: frozen, slotted records of numpy arrays and plain values.
+"""What travels between the parts of rlsys: frozen records of numpy arrays and plain values.
 
-An episode is a tree of token segments. Every method is a way to grow that tree (environments) and a
-way to turn its scores into advantages (algorithms); packing, loss and learner know only the tree.
+An episode is a tree of token segments. Every method is a way to grow that tree (environments) and
+a way to turn its scores into advantages (algorithms); packing, loss and learner know only the tree.
 
 Reading order: Problem -> GenerationRequest/Completion -> Segment -> Episode -> Group -> Sample.
 """
@@ -86,8 +86,6 @@ class Completion:
     """Policy version that sampled the first and the last token."""
     engine: int
     """Index of the engine in its pool."""
-    cached_tokens: int = 0
-    """Prompt tokens whose KV the engine found in its prefix cache."""
 
 
 class Generator(Protocol):
@@ -125,8 +123,8 @@ class Grader(Protocol):
 class Segment:
     """A run of tokens of one kind that hangs off a prefix of its parent.
 
-    Example: an answer at budget 16 is Segment(parent=2, cut=3, kind=Kind.ANSWER, ...) where segment 2
-    is the forced closing of three tokens, itself Segment(parent=1, cut=16, kind=Kind.FORCED, ...).
+    Example: an answer at budget 16 is Segment(parent=2, cut=3, kind=Kind.ANSWER, ...) where segment
+    2 is the forced closing of three tokens: Segment(parent=1, cut=16, kind=Kind.FORCED, ...).
     """
 
     parent: int

@@ -1,0 +1,210 @@
+"""Anytime episodes: one thought, cut at every budget, answers at every cut (arXiv 2505.13438).
+
+The cut prefix is the sampled ids themselves, never re-tokenised text. Where the thought is cut, the
+end of thought is forced; every answer hangs off a forced header. Forced tokens are never trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from rlsys.algorithms.brpo import truncation_plan
+from rlsys.data.prompts import ThinkTokens
+from rlsys.environments.seeds import derive_seed
+from rlsys.types import (
+    NO_PARENT,
+    Completion,
+    Episode,
+    GenerationRequest,
+    Generator,
+    Grader,
+    GradingRequest,
+    Group,
+    Kind,
+    Problem,
+    Segment,
+    Tokens,
+    Verdict,
+)
+
+Decode = Callable[[Sequence[int]], str]
+
+PROMPT, THOUGHT = 0, 1
+"""Segment indices that every anytime episode has."""
+
+
+class Branch(NamedTuple):
+    """The answers wanted at one distinct cut of one thought."""
+
+    episode: int
+    split: int
+    cut: int
+    count: int
+    forced: Tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnytimeEnvironment:
+    """Grows groups of anytime episodes through a generator and a grader."""
+
+    budgets: tuple[int, ...]
+    answers: int
+    """Answers per budget (A)."""
+    answer_tokens: int
+    group_size: int
+    temperature: float
+    seed: int
+    """Seed of the run; requests derive theirs from it."""
+    think: ThinkTokens
+    decode: Decode
+    """Token ids to text, special tokens dropped."""
+    generator: Generator
+    grader: Grader
+
+    async def run_group(self, index: int, problem: Problem, prompt: Tokens) -> Group:
+        """Grow the group's thoughts, then every answer of every cut, then grade them."""
+        thoughts = await self._think(index, prompt)
+        branches = [b for g, t in enumerate(thoughts) for b in self._branches(g, t)]
+        completions = await self._answer(index, prompt, thoughts, branches)
+        verdicts = await self._grade(problem, thoughts, branches, completions)
+        return Group(
+            index=index,
+            problem=problem,
+            episodes=tuple(
+                self._episode(g, prompt, thought, branches, completions, verdicts)
+                for g, thought in enumerate(thoughts)
+            ),
+        )
+
+    def is_closed(self, thought: Completion) -> bool:
+        """True if the policy ended the thought itself with the end-of-thought token."""
+        return thought.stopped and int(thought.token_ids[-1]) == self.think.think_end_id
+
+    async def _think(self, index: int, prompt: Tokens) -> list[Completion]:
+        request = GenerationRequest(
+            token_ids=prompt,
+            n=self.group_size,
+            max_tokens=self.budgets[-1],
+            stop_token_ids=(self.think.think_end_id, *self.think.eos_ids),
+            temperature=self.temperature,
+            seed=derive_seed(self.seed, index, "thought"),
+        )
+        (thoughts,) = await self.generator.generate([request])
+        return thoughts
+
+    def _branches(self, episode: int, thought: Completion) -> list[Branch]:
+        length, closed = len(thought.token_ids), self.is_closed(thought)
+        plan = truncation_plan(length, closed, self.budgets, self.answers)
+        return [
+            Branch(episode, split, cut, count, self._forced(truncated))
+            for cut, count, split, truncated in plan
+        ]
+
+    def _forced(self, truncated: bool) -> Tokens:
+        """Ids inserted before an answer; a thought that closed itself needs only the header."""
+        header = self.think.header_ids
+        if not truncated:
+            return header
+        return np.concatenate([self.think.closing_ids, [self.think.think_end_id], header]).astype(
+            np.int32
+        )
+
+    async def _answer(
+        self, index: int, prompt: Tokens, thoughts: list[Completion], branches: list[Branch]
+    ) -> list[list[Completion]]:
+        requests = [
+            GenerationRequest(
+                token_ids=np.concatenate(
+                    [prompt, thoughts[b.episode].token_ids[: b.cut], b.forced]
+                ).astype(np.int32),
+                n=b.count,
+                max_tokens=self.answer_tokens,
+                stop_token_ids=self.think.eos_ids,
+                temperature=self.temperature,
+                seed=derive_seed(self.seed, index, "answer", b.episode, b.split),
+                engine=thoughts[b.episode].engine,
+            )
+            for b in branches
+        ]
+        return await self.generator.generate(requests)
+
+    async def _grade(
+        self,
+        problem: Problem,
+        thoughts: list[Completion],
+        branches: list[Branch],
+        completions: list[list[Completion]],
+    ) -> list[list[Verdict]]:
+        """Verdict of every answer; one that breaks the thought format is WRONG unread."""
+        texts: list[GradingRequest] = []
+        places: list[tuple[int, int]] = []
+        verdicts = [[Verdict.WRONG] * b.count for b in branches]
+        for row, (branch, answers) in enumerate(zip(branches, completions, strict=True)):
+            thought = thoughts[branch.episode].token_ids[: branch.cut]
+            for column, answer in enumerate(answers):
+                if self._well_formed(thought, branch.forced, answer.token_ids):
+                    text = self.decode([*branch.forced.tolist(), *answer.token_ids.tolist()])
+                    texts.append(GradingRequest(text, problem.answer))
+                    places.append((row, column))
+        for (row, column), verdict in zip(places, await self.grader.grade(texts), strict=True):
+            verdicts[row][column] = verdict
+        return verdicts
+
+    def _well_formed(self, thought: Tokens, forced: Tokens, answer: Tokens) -> bool:
+        """Exactly one end of thought in all, and no EOS inside the thought."""
+        ends = [np.count_nonzero(ids == self.think.think_end_id) for ids in (forced, answer)]
+        self_closed = len(thought) > 0 and int(thought[-1]) == self.think.think_end_id
+        return self_closed + sum(ends) == 1 and not np.isin(thought, self.think.eos_ids).any()
+
+    def _episode(
+        self,
+        episode: int,
+        prompt: Tokens,
+        thought: Completion,
+        branches: list[Branch],
+        completions: list[list[Completion]],
+        verdicts: list[list[Verdict]],
+    ) -> Episode:
+        segments = [
+            Segment(parent=NO_PARENT, cut=0, kind=Kind.PROMPT, token_ids=prompt),
+            _sampled(thought, parent=PROMPT, cut=len(prompt), kind=Kind.THOUGHT),
+        ]
+        places: list[int] = []
+        splits: list[int] = []
+        flat: list[Verdict] = []
+        for branch, answers, row in zip(branches, completions, verdicts, strict=True):
+            if branch.episode != episode:
+                continue
+            parent, cut = THOUGHT, branch.cut
+            if len(branch.forced):
+                segments.append(
+                    Segment(parent=parent, cut=cut, kind=Kind.FORCED, token_ids=branch.forced)
+                )
+                parent, cut = len(segments) - 1, len(branch.forced)
+            for answer, verdict in zip(answers, row, strict=True):
+                places.append(len(segments))
+                segments.append(_sampled(answer, parent=parent, cut=cut, kind=Kind.ANSWER))
+                splits.append(branch.split)
+                flat.append(verdict)
+        return Episode(
+            segments=tuple(segments),
+            scores=np.array([v is Verdict.RIGHT for v in flat], np.float32),
+            answer_segments=np.array(places, np.int32),
+            splits=np.array(splits, np.int32),
+            verdicts=np.array(flat, np.int8),
+        )
+
+
+def _sampled(completion: Completion, *, parent: int, cut: int, kind: Kind) -> Segment:
+    return Segment(
+        parent=parent,
+        cut=cut,
+        kind=kind,
+        token_ids=completion.token_ids,
+        logprobs=completion.logprobs,
+        versions=completion.versions,
+    )

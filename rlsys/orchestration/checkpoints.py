@@ -1,0 +1,80 @@
+"""Checkpoints of a run: written beside, then renamed, so a kill at any instant leaves a whole one.
+
+checkpoints/step-40/learner/   the learner's own files
+                    groups.pkl finished groups that were not trained yet
+                    state.json step and format; written last, so its presence means complete
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from rlsys.errors import CheckpointError
+from rlsys.orchestration.protocols import FinishedGroup, Learner
+
+FORMAT = 1
+
+
+class GroupFiles(Protocol):
+    """Moves finished groups between the object store and a file."""
+
+    def write_groups(self, path: Path, groups: Mapping[int, FinishedGroup]) -> None:
+        """Write the groups, samples included."""
+        ...
+
+    def read_groups(self, path: Path) -> dict[int, FinishedGroup]:
+        """Read what write_groups wrote."""
+        ...
+
+
+class CheckpointStore:
+    """Saves, finds and prunes the checkpoints of one run directory."""
+
+    def __init__(self, folder: Path, keep: int, files: GroupFiles) -> None:
+        self._folder = folder
+        self._keep = keep
+        self._files = files
+
+    async def save(
+        self, step: int, learner: Learner, finished: Mapping[int, FinishedGroup]
+    ) -> None:
+        """Write the checkpoint after `step` steps and delete those beyond the newest `keep`."""
+        target = self._folder / f"step-{step}"
+        partial = self._folder / f".step-{step}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        await learner.save(partial / "learner")
+        self._files.write_groups(partial / "groups.pkl", finished)
+        (partial / "state.json").write_text(json.dumps({"format": FORMAT, "step": step}))
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(partial, target)
+        for old in self._steps()[: -self._keep]:
+            shutil.rmtree(self._folder / f"step-{old}", ignore_errors=True)
+
+    def latest(self) -> tuple[int, Path] | None:
+        """Step and folder of the newest complete checkpoint, or None."""
+        steps = self._steps()
+        if not steps:
+            return None
+        folder = self._folder / f"step-{steps[-1]}"
+        state = json.loads((folder / "state.json").read_text())
+        if state["format"] != FORMAT:
+            raise CheckpointError(
+                f"checkpoint {folder} has format {state['format']}, this version of rlsys reads "
+                f"{FORMAT}; resume with the version that wrote it or start a new run directory"
+            )
+        return steps[-1], folder
+
+    def read_groups(self, folder: Path) -> dict[int, FinishedGroup]:
+        """Finished groups of the checkpoint in `folder`, by ticket."""
+        return self._files.read_groups(folder / "groups.pkl")
+
+    def _steps(self) -> list[int]:
+        """Steps of the complete checkpoints, oldest first."""
+        folders = self._folder.glob("step-*/state.json")
+        return sorted(int(f.parent.name.removeprefix("step-")) for f in folders)
