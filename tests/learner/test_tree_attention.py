@@ -1,0 +1,246 @@
+"""Packed rows of random trees against every root-to-leaf path run alone, values and gradients."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from learner.attention import attention_implementation, block_mask, dense_mask
+from learner.logprobs import PolicyModel, load_policy
+from rlsys.data.packing import PackedRows, flatten, pack_rows
+from rlsys.errors import ModelError
+from rlsys.types import NO_PARENT, Kind, Sample, Segment
+
+SHAPE = {
+    "vocab_size": 61,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,
+}
+CONFIGS = {
+    "llama": LlamaConfig(**SHAPE),
+    "qwen2": Qwen2Config(**SHAPE, tie_word_embeddings=True),
+    "qwen3": Qwen3Config(**SHAPE),
+}
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Trees packed into rows, and every segment as the sequence that leads to its end."""
+
+    rows: PackedRows
+    stems: list[np.ndarray]
+    """Token ids before each segment of each tree."""
+    owns: list[np.ndarray]
+    """Token ids of each segment."""
+    places: list[tuple[int, np.ndarray]]
+    """Row of each segment and places of its tokens within the row."""
+
+
+def grow(seed: int, rows: int = 2, trees: int = 4, row_tokens: int = 256) -> Forest:
+    """Random trees of up to eight segments, deep and wide, some segments empty."""
+    rng = np.random.default_rng(seed)
+    packed, stems, owns, places = [], [], [], []
+    for r in range(rows):
+        row, start = [], 0
+        for _ in range(trees):
+            segments: list[Segment] = []
+            ways: list[np.ndarray] = []
+            for s in range(rng.integers(2, 9)):
+                parent = int(rng.integers(max(0, s - 3), s)) if s else NO_PARENT
+                cut = int(rng.integers(len(segments[parent].token_ids) + 1)) if s else 0
+                length = int(rng.integers(0, 9)) if s else 4
+                stem = np.zeros(0, int)
+                if s:
+                    before = len(ways[parent]) - len(segments[parent].token_ids)
+                    stem = ways[parent][: before + cut]
+                own = rng.integers(0, 61, length)
+                ways.append(np.concatenate([stem, own]))
+                kind = Kind(int(rng.choice([1, 2, 3, 4]))) if s else Kind.PROMPT
+                logprobs = np.zeros(length, np.float32) if kind.sampled else None
+                segments.append(
+                    Segment(parent=parent, cut=cut, kind=kind, token_ids=own, logprobs=logprobs)
+                )
+                stems.append(stem)
+                owns.append(own)
+            # A second flattening, with token numbers for ids, says where every token went.
+            ids = [np.arange(len(s.token_ids)) + 100 * i for i, s in enumerate(segments)]
+            numbered = flatten(relabelled(segments, ids)).token_ids
+            places += [(r, start + np.flatnonzero(numbered // 100 == i)) for i in range(len(ids))]
+            row.append(flatten(relabelled(segments, [s.token_ids for s in segments])))
+            start += len(numbered)
+        packed.append(row)
+    return Forest(pack_rows(packed, row_tokens), stems, owns, places)
+
+
+def relabelled(segments: list[Segment], token_ids: list[np.ndarray]) -> Sample:
+    renamed = tuple(
+        Segment(parent=s.parent, cut=s.cut, kind=s.kind, token_ids=ids, logprobs=s.logprobs)
+        for s, ids in zip(segments, token_ids, strict=True)
+    )
+    return Sample(segments=renamed, advantages=(None,) * len(renamed))
+
+
+def inputs(rows: PackedRows) -> tuple[torch.Tensor, ...]:
+    """Positional arguments of PolicyModel.forward, every token selected."""
+    fields = (rows.token_ids, rows.positions, rows.parents, rows.exits, rows.trees >= 0)
+    return tuple(torch.from_numpy(field) for field in fields)
+
+
+def paths_alone(model, forest: Forest, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probs and entropies [R, T] from one plain causal run per segment."""
+    logprobs_RT = torch.zeros(forest.rows.token_ids.shape)
+    entropy_RT = torch.zeros_like(logprobs_RT)
+    for stem, own, (r, at) in zip(forest.stems, forest.owns, forest.places, strict=True):
+        way = torch.from_numpy(np.concatenate([stem, own]))[None]
+        first = max(len(stem), 1)
+        if len(own) == 0 or first == way.shape[1]:
+            continue
+        logits = model(input_ids=way, use_cache=False).logits[0].float() / temperature
+        logp = torch.log_softmax(logits[first - 1 : -1], dim=-1)
+        index = (torch.tensor(r), torch.from_numpy(at[first - len(stem) :]))
+        logprobs_RT = logprobs_RT.index_put(index, logp.gather(1, way[0, first:, None])[:, 0])
+        entropy_RT = entropy_RT.index_put(index, -(logp.exp() * logp).sum(-1))
+    return logprobs_RT, entropy_RT
+
+
+def build(name: str) -> PolicyModel:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(CONFIGS[name], attn_implementation="sdpa")
+    return PolicyModel(model.train())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_packed_rows_equal_paths_alone(name: str, checkpointing: bool) -> None:
+    """Log-probs, entropies and the gradients of a weighted sum of both."""
+    policy, forest = build(name), grow(seed=1)
+    weight_RT = torch.randn(forest.rows.token_ids.shape, generator=torch.manual_seed(2))
+
+    def gradients(logprobs_RT: torch.Tensor, entropy_RT: torch.Tensor) -> dict[str, torch.Tensor]:
+        policy.zero_grad()
+        ((logprobs_RT + 0.3 * entropy_RT) * weight_RT).sum().backward()
+        return {key: p.grad.clone() for key, p in policy.model.named_parameters()}
+
+    expected = paths_alone(policy.model, forest, temperature=0.7)
+    expected_gradients = gradients(*expected)
+    if checkpointing:
+        policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+    logprobs_RT, entropy_RT = policy(*inputs(forest.rows), temperature=0.7, chunk=64, entropy=True)
+    torch.testing.assert_close(logprobs_RT, expected[0], atol=1e-4, rtol=0)
+    torch.testing.assert_close(entropy_RT, expected[1], atol=1e-4, rtol=0)
+    for key, gradient in gradients(logprobs_RT, entropy_RT).items():
+        gap = (gradient - expected_gradients[key]).norm()
+        assert gap <= 1e-4 * expected_gradients[key].norm(), key
+
+
+@pytest.mark.parametrize("seed", range(2, 8))
+def test_many_forests(seed: int) -> None:
+    policy, forest = build("qwen3"), grow(seed, rows=3, trees=6)
+    with torch.no_grad():
+        logprobs_RT, _ = policy(*inputs(forest.rows), temperature=1.0, chunk=1024)
+        expected_RT, _ = paths_alone(policy.model, forest, temperature=1.0)
+    torch.testing.assert_close(logprobs_RT, expected_RT, atol=1e-4, rtol=0)
+
+
+def test_only_selected_tokens_and_any_chunk() -> None:
+    """A selection gives the same numbers and zeros elsewhere, whatever the chunk."""
+    policy, forest = build("llama"), grow(seed=3)
+    *fields, select_RT = inputs(forest.rows)
+    chosen_RT = select_RT & (torch.rand(select_RT.shape, generator=torch.manual_seed(1)) < 0.5)
+    with torch.no_grad():
+        every_RT, _ = policy(*fields, select_RT, temperature=1.3, chunk=1024)
+    results = []
+    for chunk in (1, 7, 1024):
+        policy.zero_grad()
+        some_RT, entropy = policy(*fields, chosen_RT, temperature=1.3, chunk=chunk)
+        assert entropy is None
+        some_RT.square().sum().backward()
+        results.append(policy.model.lm_head.weight.grad.clone())
+        torch.testing.assert_close(some_RT, torch.where(chosen_RT, every_RT, 0), atol=1e-5, rtol=0)
+    torch.testing.assert_close(results[0], results[2], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(results[1], results[2], rtol=1e-4, atol=1e-6)
+
+
+def test_nothing_selected_still_gives_every_parameter_a_gradient() -> None:
+    """A rank whose rows are filler must take part in the same collectives as the others."""
+    policy, forest = build("llama"), grow(seed=4)
+    *fields, select_RT = inputs(forest.rows)
+    logprobs_RT, _ = policy(*fields, torch.zeros_like(select_RT), temperature=1.0, chunk=8)
+    logprobs_RT.sum().backward()
+    assert all((p.grad == 0).all() for p in policy.parameters())
+
+
+def test_bfloat16_logits_are_float32() -> None:
+    """From the same bfloat16 hidden states: the softmax of unrounded products, to 1e-5."""
+    policy, forest = build("llama").bfloat16(), grow(seed=5)
+    hidden_NH = torch.randn(50, 64, generator=torch.manual_seed(0)).bfloat16()
+    targets_N = torch.arange(50)
+    logprobs_N, _ = policy.head(hidden_NH, targets_N, temperature=0.5, chunk=16, entropy=False)
+    logits_NV = hidden_NH.float() @ policy.model.lm_head.weight.float().T / 0.5
+    expected_N = torch.log_softmax(logits_NV, -1).gather(1, targets_N[:, None])[:, 0]
+    assert logprobs_N.dtype == torch.float32
+    torch.testing.assert_close(logprobs_N, expected_N, atol=1e-5, rtol=0)
+    logprobs_RT, _ = policy(*inputs(forest.rows), temperature=1.0, chunk=64)
+    logprobs_RT.sum().backward()
+    assert policy.model.lm_head.weight.grad.dtype == torch.bfloat16
+
+
+def test_block_mask_equals_the_one_built_from_all_pairs() -> None:
+    """Two rows of 512: many trees, and one deep tree whose trunk fills whole blocks."""
+    many = grow(seed=6, rows=1, trees=14, row_tokens=512).rows.exits
+    trunk = np.full((1, 512), 512, np.int32)
+    trunk[0, 130:390] = 390
+    trunk[0, 200:260] = 260
+    exits_RT = torch.from_numpy(np.concatenate([many, trunk]))
+
+    mask = block_mask(exits_RT)
+    every_pair = create_block_mask(
+        lambda b, _h, q, k: (k <= q) & (q < exits_RT[b, k]), 2, None, 512, 512, device="cpu"
+    )
+    assert torch.equal(mask.to_dense(), every_pair.to_dense())
+    assert torch.equal(mask.kv_num_blocks, every_pair.kv_num_blocks)
+    assert torch.equal(mask.full_kv_num_blocks, every_pair.full_kv_num_blocks)
+    assert int(mask.full_kv_num_blocks.sum()) > 0
+    pairs = create_block_mask(mask.mask_mod, 2, None, 512, 512, device="cpu", BLOCK_SIZE=1)
+    assert torch.equal(pairs.to_dense().bool(), dense_mask(exits_RT))
+
+
+def test_policy_loads_with_the_names_of_the_checkpoint(tmp_path) -> None:
+    model = AutoModelForCausalLM.from_config(CONFIGS["qwen2"])
+    model.save_pretrained(tmp_path)
+    policy = load_policy(
+        str(tmp_path),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        gradient_checkpointing=True,
+    )
+    assert policy.model.state_dict().keys() == model.state_dict().keys()
+    assert sum(1 for _ in policy.parameters()) == sum(1 for _ in model.parameters())
+    assert policy.model.config._attn_implementation == attention_implementation("cpu") == "sdpa"
+    assert policy.model.is_gradient_checkpointing and policy.training
+    assert policy.head.weight is policy.model.model.embed_tokens.weight
+
+
+def test_unknown_attention_is_refused(tmp_path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(ModelError, match="'gpt2'; tree attention needs one of llama, qwen2, qwen3"):
+        load_policy(
+            str(tmp_path),
+            dtype=torch.float32,
+            device=torch.device("cpu"),
+            gradient_checkpointing=False,
+        )
