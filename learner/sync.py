@@ -7,6 +7,7 @@ rank 0 sends.
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -56,7 +57,10 @@ class WeightSender:
         from safetensors.torch import save_file
 
         path = Path(folder) / f"bucket-{index}.safetensors"
-        save_file(tensors, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        save_file(tensors, partial)
+        os.replace(partial, path)  # a new inode: an engine may still map the last sync's file
         return str(path)
 
     def export_ipc(self, index: int) -> bytes | None:

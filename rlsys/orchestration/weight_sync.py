@@ -83,7 +83,8 @@ class WeightSync:
         if self.collective:
             await self.sink.begin_update()
             for bucket in range(count):
-                await self._together(bucket)
+                # gather raises the first error at once; the other end may never return.
+                await asyncio.gather(self.source.send(bucket), self.sink.receive(bucket, None))
         else:
             sent = await self.source.send(0)
             await self.sink.begin_update()
@@ -93,14 +94,5 @@ class WeightSync:
                 sent = await ahead
         await self.sink.finish_update(version)
 
-    async def _together(self, bucket: int) -> None:
-        """Run both ends of a collective; an error at one end is raised at once."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._send_if(True, bucket))
-            tasks.create_task(self._receive(bucket))
-
     async def _send_if(self, wanted: bool, bucket: int) -> object:
         return await self.source.send(bucket) if wanted else None
-
-    async def _receive(self, bucket: int) -> None:
-        await self.sink.receive(bucket, None)

@@ -1,0 +1,101 @@
+"""A Ray session: joins the cluster it runs in, or starts a local one that holds what is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from rlsys.config import GenerationConfig, LearnerConfig, RunConfig
+
+SERVICE_CPUS = 1.0
+"""Logical cores of an environment or grading actor."""
+
+
+@contextmanager
+def ray_session(local_cpus: float) -> Iterator[None]:
+    """Connect to Ray for the time of the block.
+
+    With RAY_ADDRESS set (inside a cluster or a submitted job) that cluster is joined; otherwise a
+    local one is started with at least `local_cpus` logical cores, so that a laptop with two cores
+    holds one process of each kind.
+    """
+    quiet = {"log_to_driver": os.environ.get("RLSYS_ACTOR_LOGS", "0") == "1"}
+    if os.environ.get("RAY_ADDRESS", "local") == "local":
+        cpus = max(int(local_cpus + 0.999), os.cpu_count() or 1)
+        ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+    else:
+        ray.init(**quiet)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def nodes() -> list[dict[str, float]]:
+    """Resources of every live node."""
+    return [dict(n["Resources"]) for n in ray.nodes() if n["Alive"]]
+
+
+def learner_bundle(config: LearnerConfig) -> dict[str, float]:
+    """Resources of one learner rank."""
+    return _bundle(config.cpus_per_rank, config.gpus_per_rank)
+
+
+def engine_bundle(config: GenerationConfig) -> dict[str, float]:
+    """Resources of one engine."""
+    return _bundle(config.cpus_per_engine, config.gpus_per_engine)
+
+
+def colocated(config: RunConfig) -> bool:
+    """True if rank i and engine i share card i."""
+    return 0 < config.learner.gpus_per_rank < 1 and 0 < config.generation.gpus_per_engine < 1
+
+
+def bundles(config: RunConfig) -> list[dict[str, float]]:
+    """The placement group: shared cards first, or ranks then engines."""
+    learner, engine = learner_bundle(config.learner), engine_bundle(config.generation)
+    ranks, engines = config.learner.ranks, config.generation.engines
+    if colocated(config):
+        shared = {"CPU": learner["CPU"] + engine["CPU"], "GPU": 1.0}
+        return [shared] * max(ranks, engines)
+    return [learner] * ranks + [engine] * engines
+
+
+async def place(config: RunConfig) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Reserve the bundles; return Ray options for every rank and for every engine."""
+    from ray.util.placement_group import placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    group = placement_group(bundles(config), strategy="PACK")
+    await group.ready()
+
+    def options(bundle: int, resources: dict[str, float]) -> dict[str, Any]:
+        return {
+            "num_cpus": resources["CPU"],
+            "num_gpus": resources.get("GPU", 0),
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                placement_group=group, placement_group_bundle_index=bundle
+            ),
+        }
+
+    first_engine = 0 if colocated(config) else config.learner.ranks
+    ranks = [options(i, learner_bundle(config.learner)) for i in range(config.learner.ranks)]
+    engines = [
+        options(first_engine + i, engine_bundle(config.generation))
+        for i in range(config.generation.engines)
+    ]
+    return ranks, engines
+
+
+def total_cpus(config: RunConfig) -> float:
+    """Logical cores of all actors of a run."""
+    services = config.rollout.environment_actors + config.grading.actors
+    return sum(b["CPU"] for b in bundles(config)) + services * SERVICE_CPUS
+
+
+def _bundle(cpus: float, gpus: float) -> dict[str, float]:
+    return {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
