@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from rlsys.algorithms.grpo import advantages
+
+
+@pytest.mark.parametrize(
+    ("rewards_G", "expected_G"),
+    [
+        ([1, 0, 0, 1], [0.5, -0.5, -0.5, 0.5]),
+        ([3, 0], [1.5, -1.5]),
+        ([1, 2, 3, 6], [-2, -1, 0, 3]),
+    ],
+)
+def test_mean_is_subtracted(rewards_G, expected_G):
+    assert_allclose(advantages(rewards_G), expected_G, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("rewards_G", "expected_G"),
+    [
+        # Sample deviations 0.577350, 0.5 and 2.160247 (divisor G - 1), each plus 1e-4.
+        ([1, 0, 0, 1], [0.865875, -0.865875, -0.865875, 0.865875]),
+        ([1, 0, 0, 0], [1.499700, -0.499900, -0.499900, -0.499900]),
+        ([1, 2, 3, 6], [-0.925777, -0.462889, 0, 1.388666]),
+    ],
+)
+def test_std_divides_by_the_sample_deviation(rewards_G, expected_G):
+    assert_allclose(advantages(rewards_G, scale="std"), expected_G, atol=1e-6)
+
+
+@given(st.floats(-10, 10), st.integers(1, 16), st.sampled_from(["none", "std"]))
+def test_equal_rewards_give_exactly_zero(reward, group_size, scale):
+    assert_array_equal(advantages([reward] * group_size, scale=scale), np.zeros(group_size))
+
+
+def test_unknown_scale():
+    with pytest.raises(ValueError, match="scale 'var' is unknown; use 'none' or 'std'"):
+        advantages([0.0, 1.0], scale="var")

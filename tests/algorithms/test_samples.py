@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from rlsys.algorithms.brpo import truncation_plan
+from rlsys.algorithms.samples import build_samples
+from rlsys.config import AnytimeConfig, BrpoConfig, GrpoConfig, RunConfig
+from rlsys.types import NO_PARENT, Episode, Group, Kind, Problem, Segment
+
+PROMPT_TOKENS, CLOSING_TOKENS, HEADER_TOKENS = 3, 4, 2
+
+
+def run_config(budgets, answers, algorithm):
+    return RunConfig(
+        environment=AnytimeConfig(budgets=budgets, answers=answers), algorithm=algorithm
+    )
+
+
+def sampled(parent, cut, kind, tokens):
+    return Segment(
+        parent=parent,
+        cut=cut,
+        kind=kind,
+        token_ids=np.zeros(tokens, np.int32),
+        logprobs=np.zeros(tokens, np.float32),
+        versions=(0, 0),
+    )
+
+
+def forced(parent, cut, kind, tokens):
+    return Segment(parent=parent, cut=cut, kind=kind, token_ids=np.zeros(tokens, np.int32))
+
+
+def grow(length, closed, budgets, scores, header_tokens=HEADER_TOKENS):
+    """An anytime episode; the answer behind flat score i has i + 1 tokens."""
+    segments = [
+        forced(NO_PARENT, 0, Kind.PROMPT, PROMPT_TOKENS),
+        sampled(0, PROMPT_TOKENS, Kind.THOUGHT, length),
+    ]
+    places, splits = [], []
+    for branch in truncation_plan(length, closed, budgets, len(scores) // len(budgets)):
+        inserted = header_tokens + CLOSING_TOKENS * branch.truncated
+        parent, cut = 1, branch.cut
+        if inserted:
+            segments.append(forced(1, branch.cut, Kind.FORCED, inserted))
+            parent, cut = len(segments) - 1, inserted
+        for _ in range(branch.answers):
+            places.append(len(segments))
+            splits.append(branch.split)
+            segments.append(sampled(parent, cut, Kind.ANSWER, len(places)))
+    return Episode(
+        segments=tuple(segments),
+        scores=np.array(scores, np.float32),
+        answer_segments=np.array(places, np.int32),
+        splits=np.array(splits, np.int32),
+        verdicts=np.array(scores, np.int8),
+    )
+
+
+def group_of(*episodes):
+    return Group(index=0, problem=Problem(id="p", text="1+1", answer="2"), episodes=episodes)
+
+
+def early_finish(budgets=(2, 4, 6, 8)):
+    """Thought 0 closed itself after 5 tokens, thought 1 ran out at 8."""
+    return group_of(
+        grow(5, True, budgets, [0, 0, 0, 1, 1, 1, 0, 1]),
+        grow(8, False, budgets, [0, 0, 0, 0, 1, 0, 1, 1]),
+    )
+
+
+def answers_of(sample, episode):
+    return [sample.advantages[index] for index in episode.answer_segments]
+
+
+def test_brpo_samples_of_an_early_finish():
+    group = early_finish()
+    config = run_config((2, 4, 6, 8), 2, BrpoConfig(summary_weight=0.125))
+    samples = build_samples(group, config)
+    assert_allclose(
+        samples[0].advantages[1], [0.0625, 0.0625, 0.171875, 0.171875, 0.104167], atol=1e-6
+    )
+    assert_allclose(
+        samples[1].advantages[1],
+        [-0.0625, -0.0625, 0.046875, 0.046875, 0.1875, 0.1875, 0.149554, 0.149554],
+        atol=1e-6,
+    )
+    expected_GN = [[0, 0, -0.5, 0.5, 0.25, 0.25, -0.75, 0.25], [0, 0, 0, 0, 0.5, -0.5, 0, 0]]
+    for sample, episode, expected_N in zip(samples, group.episodes, expected_GN, strict=True):
+        assert sample.segments is episode.segments
+        for slot, advantages_T in enumerate(answers_of(sample, episode)):
+            assert_allclose(advantages_T, [expected_N[slot]] * (slot + 1))
+    # Segments of thought 0: prompt, thought, then each cut's forced text and answers.
+    answer = [0.125]
+    assert samples[0].weights == (
+        *(1.0, 1.0, 1.0, *answer * 2),
+        *(1.0, *answer * 2),
+        *(1.0, *answer * 4),
+    )
+
+
+def test_only_sampled_tokens_are_trained():
+    group = early_finish()
+    samples = build_samples(group, run_config((2, 4, 6, 8), 2, BrpoConfig()))
+    for sample, episode in zip(samples, group.episodes, strict=True):
+        assert sample.num_trained == episode.sampled_tokens()
+        for segment, advantages_T in zip(sample.segments, sample.advantages, strict=True):
+            if advantages_T is None:
+                assert segment.kind in (Kind.PROMPT, Kind.FORCED)
+            else:
+                assert segment.kind in (Kind.THOUGHT, Kind.ANSWER)
+                assert advantages_T.dtype == np.float32
+
+
+def test_coefficients_by_budget():
+    budgets = (1, 2, 8)
+    group = group_of(
+        grow(8, False, budgets, [0, 0, 0, 1, 0, 1, 0, 1, 1, 1, 1, 1]),
+        grow(8, False, budgets, [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1]),
+    )
+    by_index, by_budget = (
+        build_samples(group, run_config(budgets, 4, BrpoConfig(coefficients=coefficients)))
+        for coefficients in ("index", "budget")
+    )
+    assert_allclose(
+        by_index[0].advantages[1][[0, 1, 2, 7]], [1 / 6, 0.194444, *[0.157407] * 2], atol=1e-6
+    )
+    assert_allclose(
+        by_budget[0].advantages[1][[0, 1, 2, 7]], [1 / 6, 0.151042, *[0.111111] * 2], atol=1e-6
+    )
+
+
+def test_answer_method_grpo_trains_the_last_answer_only():
+    group = early_finish()
+    samples = build_samples(group, run_config((2, 4, 6, 8), 2, BrpoConfig(answer_method="grpo")))
+    first = answers_of(samples[0], group.episodes[0])
+    assert all(not advantages_T.any() for advantages_T in first[:-1])
+    assert_allclose(first[-1], np.full(8, 0.25))
+
+
+def test_answers_may_hang_off_the_thought_itself():
+    budgets = (2, 4)
+    group = group_of(
+        grow(3, True, budgets, [0, 1], header_tokens=0),
+        grow(4, True, budgets, [1, 1], header_tokens=0),
+    )
+    samples = build_samples(group, run_config(budgets, 1, BrpoConfig(mode="v2only")))
+    assert [segment.kind for segment in samples[0].segments] == [
+        *(Kind.PROMPT, Kind.THOUGHT, Kind.FORCED, Kind.ANSWER),
+        Kind.ANSWER,
+    ]
+    assert_allclose(samples[0].advantages[1], [-0.25, -0.25, 0.0])
+    assert_allclose(samples[1].advantages[1], [0.25, 0.25, 0.0, 0.0])
+    assert_allclose(samples[0].advantages[3], [-0.5])
+    assert_allclose(samples[0].advantages[4], [0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("scale", "expected_G"),
+    [("none", [2 / 3, -1 / 3, -1 / 3]), ("std", [1.154501, -0.57725, -0.57725])],
+)
+def test_grpo_has_one_advantage_per_episode(scale, expected_G):
+    group = group_of(grow(5, True, (8,), [1]), grow(8, False, (8,), [0]), grow(8, True, (8,), [0]))
+    samples = build_samples(group, run_config((8,), 1, GrpoConfig(scale=scale)))
+    for sample, expected in zip(samples, expected_G, strict=True):
+        prompt, thought_T, forced_text, answer_T = sample.advantages
+        assert prompt is None and forced_text is None
+        assert_allclose(thought_T, np.full(len(sample.segments[1].token_ids), expected), atol=1e-5)
+        assert_allclose(answer_T, [expected], atol=1e-5)
+        assert thought_T.dtype == answer_T.dtype == np.float32
+        assert sample.weights == (1.0, 1.0, 1.0, 1.0)
+
+
+def test_an_empty_group_has_no_samples():
+    assert build_samples(group_of(), RunConfig()) == ()
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(1, 45), st.booleans()), min_size=2, max_size=4),
+    st.sampled_from([1, 2, 4]),
+    st.data(),
+)
+def test_every_thought_token_belongs_to_its_slot(steps, thoughts, answers, data):
+    """The slots of a thought cover its tokens once, in order, and the last one ends with it."""
+    budgets = tuple(int(budget) for budget in np.cumsum(steps))
+    num_slots = len(budgets) * answers
+    flat = st.lists(st.integers(0, 1), min_size=num_slots, max_size=num_slots)
+    group = group_of(
+        *(
+            grow(min(length, budgets[-1]), closed, budgets, data.draw(flat))
+            for length, closed in thoughts
+        )
+    )
+    # Without a baseline a token's advantage is the mean score from its own slot on.
+    config = run_config(budgets, answers, BrpoConfig(mode="none", prior="uniform"))
+    for sample, episode in zip(build_samples(group, config), group.episodes, strict=True):
+        score_M = episode.scores.reshape(len(budgets), answers).mean(axis=1)
+        for token, advantage in enumerate(sample.advantages[1]):
+            slot = next(s for s, budget in enumerate(budgets) if token < budget)
+            assert_allclose(advantage, score_M[slot:].sum() / len(budgets), atol=1e-6)
+        assert sample.num_trained == episode.sampled_tokens()
