@@ -10,7 +10,6 @@ one at a third of the tokens: that is what budgets can teach.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -101,8 +100,9 @@ def draw_trace(problem: Problem, rng: np.random.Generator) -> Trace:
         return Trace(problem, "terse", _chain(terms, slips, verbose=False))
     first, *rest = _chain(terms, [0] * len(slips), verbose=True)
     recheck = (first._replace(text=RECHECK_MARK + first.text), *rest)
-    asked_again = rng.random(MOST_RECHECKS) < RECHECK_PROBABILITY
-    rechecks = int(np.cumprod(asked_again).sum())
+    rechecks = 0
+    while rechecks < MOST_RECHECKS and rng.random() < RECHECK_PROBABILITY:
+        rechecks += 1
     steps = _chain(terms, slips, verbose=True) + recheck * rechecks
     return Trace(problem, "verbose", steps)
 
@@ -116,20 +116,11 @@ def _slip(draw: float) -> int:
 
 def _chain(terms: list[int], slips: list[int], *, verbose: bool) -> tuple[Step, ...]:
     """The steps that add `terms` one by one, step i wrong by `slips[i]`; errors carry over."""
-    totals = list(accumulate(zip(terms[1:], slips, strict=True), _add, initial=terms[0]))
-    last = len(slips) - 1
-    return tuple(
-        Step(
-            (STEP_MARK if i else "") + (f"{before}{term:+d}={after}" if verbose else f"{after}"),
-            after,
-            i == last,
-        )
-        for i, (before, term, after) in enumerate(
-            zip(totals[:-1], terms[1:], totals[1:], strict=True)
-        )
-    )
-
-
-def _add(total: int, step: tuple[int, int]) -> int:
-    term, slip = step
-    return total + term + slip
+    steps: list[Step] = []
+    total, mark = terms[0], ""
+    for term, slip in zip(terms[1:], slips, strict=True):
+        after = total + term + slip
+        text = f"{mark}{total}{term:+d}={after}" if verbose else f"{mark}{after}"
+        steps.append(Step(text, after, len(steps) == len(slips) - 1))
+        total, mark = after, STEP_MARK
+    return tuple(steps)
