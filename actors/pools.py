@@ -71,6 +71,12 @@ class GenerationPool:
         """Call a WeightReceiver method in every worker of every engine."""
         await self._all("call_workers", method, *args)
 
+    async def call_each(self, calls: Sequence[tuple[Any, ...]]) -> None:
+        """Make call i, a WeightReceiver method and its arguments, in the workers of engine i."""
+        await asyncio.gather(
+            *(e.call_workers.remote(*c) for e, c in zip(self._engines, calls, strict=True))
+        )
+
     async def join_nccl(self, host: str, port: int, workers_per_engine: int) -> None:
         """Give every worker its rank in the learner's group: 1, 2, … in engine order."""
         world_size = 1 + workers_per_engine * len(self._engines)

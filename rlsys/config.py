@@ -384,6 +384,18 @@ class RunConfig(Section):
         return self.evaluation.budgets or self.environment.budgets
 
     @property
+    def longest_episode(self) -> int:
+        """Most sampled tokens of an episode: the last budget + slots x answer tokens."""
+        env = self.environment
+        return env.budgets[-1] + env.slots * env.answer_tokens
+
+    @property
+    def resolved_loss(self) -> LossConfig:
+        """loss, with its `constant` filled in."""
+        constant = self.loss.constant or self.longest_episode
+        return self.loss.model_copy(update={"constant": constant})
+
+    @property
     def canary_tolerance(self) -> float:
         """sync.canary_tolerance, or the default of the model's precision."""
         if self.sync.canary_tolerance is not None:

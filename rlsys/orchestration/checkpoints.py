@@ -23,7 +23,7 @@ FORMAT = 1
 class GroupFiles(Protocol):
     """Moves finished groups between the object store and a file."""
 
-    def write_groups(self, path: Path, groups: Mapping[int, FinishedGroup]) -> None:
+    async def write_groups(self, path: Path, groups: Mapping[int, FinishedGroup]) -> None:
         """Write the groups, samples included."""
         ...
 
@@ -49,7 +49,7 @@ class CheckpointStore:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         await learner.save(partial / "learner")
-        self._files.write_groups(partial / "groups.pkl", finished)
+        await self._files.write_groups(partial / "groups.pkl", finished)
         (partial / "state.json").write_text(json.dumps({"format": FORMAT, "step": step}))
         shutil.rmtree(target, ignore_errors=True)
         os.replace(partial, target)

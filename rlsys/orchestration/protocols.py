@@ -31,10 +31,6 @@ class GroupRunner(Protocol):
         """Grow one evaluation group."""
         ...
 
-    async def sampled_tokens(self) -> int:
-        """Tokens all engines have sampled so far."""
-        ...
-
     async def cached_share(self) -> float:
         """Share of all prompt tokens so far that a prefix cache served."""
         ...

@@ -1,0 +1,235 @@
+"""`rlsys train` and `rlsys eval`: start the processes, run the loop, take everything down."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+
+from actors.environment import EnvironmentActor
+from actors.generation import EngineSpec, GenerationActor, engine_environment
+from actors.grading import GradingActor
+from actors.pools import GenerationPool, GradingPool
+from learner.group import LearnerGroup
+from learner.spec import LearnerSpec
+from rlsys.config import RunConfig
+from rlsys.data.problems import ProblemStream
+from rlsys.data.prompts import resolve_model_path
+from rlsys.errors import RlsysError
+from rlsys.orchestration.checkpoints import CheckpointStore
+from rlsys.orchestration.evaluation import evaluate as run_evaluation
+from rlsys.orchestration.launch.runner import ObjectStoreFiles, RayRunner
+from rlsys.orchestration.launch.session import (
+    SERVICE_CPUS,
+    nodes,
+    place,
+    ray_session,
+    total_cpus,
+)
+from rlsys.orchestration.launch.weights import connect
+from rlsys.orchestration.loop import Parts, StopSignal
+from rlsys.orchestration.loop import train as run_loop
+from rlsys.orchestration.preflight import Inputs, check_inputs, check_resources
+from rlsys.orchestration.protocols import Reporter
+from rlsys.orchestration.weight_sync import WeightSync
+
+T = TypeVar("T")
+
+CLOSE_SECONDS = 20.0
+"""How long actors may take to end by themselves before they are killed."""
+
+
+def train(config: RunConfig, reporter: Reporter) -> bool:
+    """Train to config.steps, resuming what the run directory holds.
+
+    Returns:
+        False if SIGTERM or Ctrl-C ended the run early; what was finished is in its checkpoint.
+    """
+    inputs = check_inputs(config)
+    with ray_session(total_cpus(config)):
+        check_resources(config, nodes())
+        return _run(_train(config, inputs, reporter))
+
+
+def evaluate(config: RunConfig, reporter: Reporter) -> None:
+    """Report the anytime curve of config.model on the held-out problems."""
+    inputs = check_inputs(config)
+    with ray_session(total_cpus(config)):
+        check_resources(config, nodes())
+        _run(_evaluate(config, inputs, reporter))
+
+
+async def _train(config: RunConfig, inputs: Inputs, reporter: Reporter) -> bool:
+    stop = StopSignal()
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(sign, stop.set)
+    files = ObjectStoreFiles()
+    checkpoints = CheckpointStore(config.run_dir / "checkpoints", config.checkpoint.keep, files)
+    resumed = checkpoints.latest()
+    async with _learner_and_engines(config, inputs) as (learner, engines, folder):
+        start, finished = 0, {}
+        if resumed is not None:
+            start, place_ = resumed
+            await learner.load(place_ / "learner")
+            finished = checkpoints.read_groups(place_)
+            reporter.message(f"resuming after step {start} of {config.steps}")
+        parts = await _parts(config, inputs, learner, engines, folder, checkpoints, reporter, stop)
+        await parts.weights.publish(start)  # a broken sync fails here, not after the first step
+        if start == 0:
+            await run_evaluation(parts.runner, inputs.evaluation, config, reporter, 0)
+        problems = ProblemStream(inputs.train, seed=config.seed, shuffle=config.data.shuffle)
+        step = await run_loop(
+            config, parts, problems, inputs.evaluation, start=start, finished=finished
+        )
+        if stop.is_set():
+            reporter.message(f"stopped after step {step}; the same command goes on from there")
+            return False
+        await run_evaluation(parts.runner, inputs.evaluation, config, reporter, step)
+        await learner.export(config.run_dir / "export")
+    return True
+
+
+async def _evaluate(config: RunConfig, inputs: Inputs, reporter: Reporter) -> None:
+    _, engine_options = await place(config)
+    engines = _engine_pool(config, inputs, engine_options)
+    try:
+        await engines.start()
+        runner = _runner(config, engines)
+        await run_evaluation(runner, inputs.evaluation, config, reporter, 0)
+    finally:
+        await _quietly(engines.close())
+
+
+@asynccontextmanager
+async def _learner_and_engines(
+    config: RunConfig, inputs: Inputs
+) -> AsyncIterator[tuple[LearnerGroup, GenerationPool, str]]:
+    """Start both, at the same time; end both, whatever happens."""
+    rank_options, engine_options = await place(config)
+    engines = _engine_pool(config, inputs, engine_options)
+    shared_memory = Path("/dev/shm")
+    folder = tempfile.mkdtemp(
+        prefix="rlsys-", dir=shared_memory if shared_memory.is_dir() else None
+    )
+    learner: LearnerGroup | None = None
+    try:
+        starting = asyncio.ensure_future(engines.start())
+        learner = await LearnerGroup.start(_learner_spec(config), rank_options)
+        await starting
+        yield learner, engines, folder
+    finally:
+        await _quietly(engines.close())
+        if learner is not None:
+            await _quietly(learner.close())
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _parts(
+    config: RunConfig,
+    inputs: Inputs,
+    learner: LearnerGroup,
+    engines: GenerationPool,
+    folder: str,
+    checkpoints: CheckpointStore,
+    reporter: Reporter,
+    stop: StopSignal,
+) -> Parts:
+    source, sink = await connect(config, learner, engines, folder)
+    weights = WeightSync(
+        source=source,
+        sink=sink,
+        collective=sink.collective,
+        deadline_s=config.sync.deadline_s,
+        canary=inputs.canary,
+    )
+    return Parts(
+        runner=_runner(config, engines),
+        learner=learner,
+        weights=weights,
+        checkpoints=checkpoints,
+        reporter=reporter,
+        stop=stop,
+    )
+
+
+def _engine_pool(
+    config: RunConfig, inputs: Inputs, options: list[dict[str, Any]]
+) -> GenerationPool:
+    generation = config.generation
+    on_gpu = generation.gpus_per_engine > 0
+    environment = engine_environment(on_gpu=on_gpu, threads=int(generation.cpus_per_engine))
+    actor = ray.remote(GenerationActor)
+    engines = []
+    for index, place_options in enumerate(options):
+        spec = EngineSpec(
+            index=index,
+            model=str(resolve_model_path(config.model.path)),
+            dtype=config.model.dtype,
+            max_length=inputs.longest_sequence,
+            max_sequences=generation.max_sequences,
+            tensor_parallel=generation.tensor_parallel,
+            on_gpu=on_gpu,
+            gpu_memory_utilization=generation.gpu_memory_utilization,
+            kv_cache_bytes=generation.kv_cache_mib << 20 if generation.kv_cache_mib else None,
+            enforce_eager=generation.enforce_eager,
+            seed=config.seed,
+        )
+        actor_options = {"runtime_env": {"env_vars": environment}, **place_options}
+        engines.append(actor.options(**actor_options).remote(spec))
+    return GenerationPool(engines)
+
+
+def _runner(config: RunConfig, engines: GenerationPool) -> RayRunner:
+    light = {"num_cpus": SERVICE_CPUS, "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}}}
+    grader = ray.remote(GradingActor).options(**light)
+    graders = [grader.remote(config.grading) for _ in range(config.grading.actors)]
+    environment = ray.remote(EnvironmentActor).options(**light)
+    environments = [
+        environment.remote(config, engines, GradingPool(graders))
+        for _ in range(config.rollout.environment_actors)
+    ]
+    return RayRunner(environments, engines)
+
+
+def _learner_spec(config: RunConfig) -> LearnerSpec:
+    return LearnerSpec(
+        model_path=str(resolve_model_path(config.model.path)),
+        dtype=config.model.dtype,
+        seed=config.seed,
+        config=config.learner,
+        loss=config.resolved_loss,
+        temperature=config.generation.temperature,
+        objective="policy",
+        total_steps=config.steps * config.batch.optimizer_steps,
+        optimizer_steps=config.batch.optimizer_steps,
+    )
+
+
+def _run(main: Coroutine[Any, Any, T]) -> T:
+    """asyncio.run, with the error that a group of tasks hides brought to the surface."""
+    try:
+        return asyncio.run(main)
+    except BaseExceptionGroup as group:
+        raise _cause(group) from group
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The first of our own errors in a group, else its first leaf."""
+    while isinstance(error, BaseExceptionGroup):
+        ours, _ = error.split(RlsysError)
+        error = (ours or error).exceptions[0]
+    return error
+
+
+async def _quietly(closing: Coroutine[Any, Any, None]) -> None:
+    """Wait for an actor to end; one that is already dead or too slow is Ray's to kill."""
+    with suppress(Exception):
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await closing
