@@ -1,0 +1,234 @@
+"""From a problem to the prompt's token ids, and the token ids an anytime episode is forced through.
+
+Every text is encoded without special tokens: a chat template writes its own, and a second BOS would
+change what the model sees. Pieces that are forced or prefilled are encoded separately and joined as
+ids, so that they never merge with the text before them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlsys.config import AnytimeConfig, PromptConfig
+from rlsys.errors import DataError, ModelError
+from rlsys.types import Problem, Tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TINY = "tiny"
+
+
+def resolve_model_path(path: str) -> str:
+    """Return the folder that `model.path` names, or the hub name it is.
+
+    `tiny` is the reasoner that ships with rlsys. Raises ModelError for a folder that cannot be a
+    hub name and does not exist.
+    """
+    if path == TINY:
+        from rlsys.assets import tiny_path
+
+        return str(tiny_path())
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return str(folder)
+    if path.startswith(("/", ".", "~")) or path.count("/") > 1 or folder.exists():
+        raise ModelError(f"model folder {path!r} does not exist; correct model.path")
+    return path
+
+
+def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of a model folder, hub name or `tiny`; runs no code from it.
+
+    Raises ModelError if there is none.
+    """
+    from transformers import AutoTokenizer
+
+    resolved = resolve_model_path(path)
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            resolved, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelError(
+            f"model.path {path!r} is neither a folder nor a hub name with a tokenizer that loads "
+            f"({reason}); correct model.path"
+        ) from error
+    return tokenizer
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Return the token ids of `text`, without special tokens around it."""
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+class PromptRenderer:
+    """Renders problems through one prompt configuration."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, config: PromptConfig) -> None:
+        """Check that the configuration renders at all.
+
+        Raises ModelError if a chat template is asked for and missing, or refuses the turns.
+        """
+        self._tokenizer = tokenizer
+        self._config = config
+        self._prefill = encode(tokenizer, config.prefill)
+        if config.chat_template and tokenizer.chat_template is None:
+            raise ModelError(
+                f"tokenizer {tokenizer.name_or_path!r} has no chat template; set "
+                "data.prompt.chat_template to false or choose a chat model"
+            )
+        self._overhead = len(self._render_text(""))
+
+    def render(self, problem: Problem) -> Tokens:
+        """Return the prompt's ids [tokens]: turns, generation prompt, then the prefill."""
+        return np.array(self._render_text(problem.text), dtype=np.int32)
+
+    def surely_fits(self, problem: Problem, max_tokens: int) -> bool:
+        """Tell, without rendering, that a prompt is at most `max_tokens` long; False is no answer.
+
+        A tokenizer writes at most one token per byte; the factor 2 covers Unicode normalisation.
+        """
+        return self._overhead + 2 * len(problem.text.encode()) <= max_tokens
+
+    def _render_text(self, text: str) -> list[int]:
+        turns = self._turns(text)
+        if self._config.chat_template:
+            ids = encode(self._tokenizer, self._through_chat_template(turns))
+        else:
+            ids = self._with_bos(encode(self._tokenizer, "".join(turn for _, turn in turns)))
+        return ids + self._prefill
+
+    def _turns(self, text: str) -> list[tuple[str, str]]:
+        """(role, text) of every turn; the template applies to the examples' questions too."""
+        config = self._config
+        turns = [] if config.system is None else [("system", config.system)]
+        for question, answer in config.examples:
+            # str.replace: LaTeX is full of braces that str.format would take for its own.
+            turns += [("user", config.template.replace("{problem}", question))]
+            turns += [("assistant", answer)]
+        return [*turns, ("user", config.template.replace("{problem}", text))]
+
+    def _through_chat_template(self, turns: Sequence[tuple[str, str]]) -> str:
+        from jinja2 import TemplateError
+
+        messages = [{"role": role, "content": content} for role, content in turns]
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                messages, add_generation_prompt=True, tokenize=False
+            )
+        except TemplateError as error:
+            roles = ", ".join(dict(turns))
+            raise ModelError(
+                f"the chat template of {self._tokenizer.name_or_path!r} refuses the roles {roles} "
+                f"({error}); change data.prompt.system or data.prompt.examples"
+            ) from error
+        return text
+
+    def _with_bos(self, ids: list[int]) -> list[int]:
+        """Put BOS first where the tokenizer would, for no template did."""
+        bos = self._tokenizer.bos_token_id
+        usual = self._tokenizer("a")["input_ids"]
+        wanted = bos is not None and usual[:1] == [bos] and ids[:1] != [bos]
+        return [bos, *ids] if wanted else ids
+
+
+def filter_prompts(
+    problems: Sequence[Problem], renderer: PromptRenderer, max_tokens: int
+) -> tuple[list[Problem], int]:
+    """Return the problems whose prompt has at most `max_tokens` tokens, and how many have more.
+
+    Raises DataError if all have more.
+    """
+    kept: list[Problem] = []
+    lengths: list[int] = []
+    for problem in problems:
+        if renderer.surely_fits(problem, max_tokens):
+            kept.append(problem)
+            continue
+        length = len(renderer.render(problem))
+        if length <= max_tokens:
+            kept.append(problem)
+        else:
+            lengths.append(length)
+    if not kept:
+        raise DataError(
+            f"all {len(lengths)} prompts have more than data.prompt.max_tokens {max_tokens} tokens "
+            f"(the shortest {min(lengths)}, the longest {max(lengths)}); raise it or shorten the "
+            "template"
+        )
+    return kept, len(lengths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThinkTokens:
+    """The token ids that end, close and follow a thought (spec: AnytimeConfig)."""
+
+    think_end_id: int
+    eos_ids: tuple[int, ...]
+    """Every token that ends a turn: the tokenizer's EOS and the model's own generation settings."""
+    closing_ids: Tokens
+    """Forced before think_end_id where a thought is cut; may be empty."""
+    header_ids: Tokens
+    """Forced after think_end_id, before every answer."""
+
+    @classmethod
+    def resolve(cls, tokenizer: PreTrainedTokenizerBase, environment: AnytimeConfig) -> ThinkTokens:
+        """Look the texts of `environment` up in the tokenizer.
+
+        Raises ModelError if `think_end` is not a single known token, if there is no EOS, if a
+        forced text has characters the tokenizer does not know, or if the header has no token: what
+        follows a cut must begin with a token that is not trained.
+        """
+        end = encode(tokenizer, environment.think_end)
+        if len(end) != 1 or end[0] == tokenizer.unk_token_id:
+            raise ModelError(
+                f"environment.think_end {environment.think_end!r} is {len(end)} tokens of "
+                f"tokenizer {tokenizer.name_or_path!r}, not one that it knows; name its "
+                "end-of-thought token or add one to the model"
+            )
+        if tokenizer.eos_token_id is None:
+            raise ModelError(
+                f"tokenizer {tokenizer.name_or_path!r} has no EOS token, so no answer could end; "
+                "set eos_token in its tokenizer_config.json"
+            )
+        header = _forced_ids(tokenizer, "answer_header", environment.answer_header)
+        if not len(header):
+            raise ModelError(
+                "environment.answer_header is empty, but every answer must follow a forced token; "
+                "give it a text, for instance '\\n'"
+            )
+        return cls(
+            think_end_id=end[0],
+            eos_ids=_eos_ids(tokenizer),
+            closing_ids=_forced_ids(tokenizer, "closing", environment.closing),
+            header_ids=header,
+        )
+
+
+def _forced_ids(tokenizer: PreTrainedTokenizerBase, key: str, text: str) -> Tokens:
+    ids = encode(tokenizer, text)
+    if tokenizer.unk_token_id is not None and tokenizer.unk_token_id in ids:
+        raise ModelError(
+            f"environment.{key} {text!r} has characters that tokenizer {tokenizer.name_or_path!r} "
+            "does not know; choose another text"
+        )
+    return np.array(ids, dtype=np.int32)
+
+
+def _eos_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """The tokenizer's EOS first, then those that the model folder's generation settings add."""
+    ids = [int(tokenizer.eos_token_id)]
+    settings = Path(tokenizer.name_or_path or "") / "generation_config.json"
+    if settings.is_file():
+        more = json.loads(settings.read_text("utf-8")).get("eos_token_id")
+        ids += more if isinstance(more, list) else [] if more is None else [more]
+    return tuple(dict.fromkeys(ids))
