@@ -1,0 +1,89 @@
+"""What a run looks like while it runs: a live block in a terminal, a line a step elsewhere.
+
+Both show the same metrics; a metric that a run does not have is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+Metrics = Mapping[str, float]
+
+_FIGURES = (
+    ("thought", "thought/length", "{:.1f} tokens"),
+    ("loss", "loss", "{:+.4f}"),
+    ("grad", "grad_norm", "{:.3f}"),
+    ("kl", "kl", "{:.4f}"),
+    ("gap", "gap/mean", "{:.1e}"),
+    ("stale", "staleness/max", "{:.0f}"),
+    ("queue", "queue", "{:.0f}"),
+    ("generation", "tokens_per_s/generation", "{:,.0f} tok/s"),
+    ("training", "tokens_per_s/training", "{:,.0f} tok/s"),
+    ("step", "time/step", "{:.1f} s"),
+)
+"""Label, metric and format, in the order shown."""
+
+
+def scores(metrics: Metrics) -> dict[int, float]:
+    """Budget to mean score, by budget, from the metrics `score/BUDGET`."""
+    found = {
+        int(budget): value
+        for name, value in metrics.items()
+        if (budget := name.removeprefix("score/")).isdecimal() and name.startswith("score/")
+    }
+    return dict(sorted(found.items()))
+
+
+def figures(metrics: Metrics) -> list[tuple[str, str]]:
+    """Label and formatted value of every metric the views show."""
+    return [
+        (label, form.format(metrics[name])) for label, name, form in _FIGURES if name in metrics
+    ]
+
+
+def plain_line(step: int, total: int, metrics: Metrics) -> str:
+    """One line for one step.
+
+    Example: step 3/60 | score 0.53 (16: 0.35, 64: 0.71) | loss -0.0102 | grad 0.500
+    """
+    parts = [f"step {step}/{total}"]
+    if "score/mean" in metrics:
+        budgets = ", ".join(f"{budget}: {value:.2f}" for budget, value in scores(metrics).items())
+        parts.append(f"score {metrics['score/mean']:.2f} ({budgets})")
+    parts += [f"{label} {value}" for label, value in figures(metrics)]
+    return " | ".join(parts)
+
+
+def live_block(step: int, total: int, metrics: Metrics) -> RenderableType:
+    """The same as a block: progress, a bar per budget, the figures in a grid."""
+    progress = Table.grid(padding=(0, 1))
+    progress.add_row(
+        Text(f"step {step}/{total}", style="bold"),
+        ProgressBar(total=total, completed=step, width=40),
+        _remaining(step, total, metrics),
+    )
+    bars = Table.grid(padding=(0, 1))
+    for budget, value in scores(metrics).items():
+        bars.add_row(
+            Text(f"score at {budget}", style="cyan"),
+            ProgressBar(total=1.0, completed=value, width=40),
+            f"{value:.3f}",
+        )
+    numbers = Table.grid(padding=(0, 2))
+    shown = figures(metrics)
+    for start in range(0, len(shown), 4):
+        cells = [f"[cyan]{label}[/] {value}" for label, value in shown[start : start + 4]]
+        numbers.add_row(*cells)
+    return Group(progress, bars, numbers)
+
+
+def _remaining(step: int, total: int, metrics: Metrics) -> str:
+    if "time/step" not in metrics:
+        return ""
+    minutes, seconds = divmod(round((total - step) * metrics["time/step"]), 60)
+    return f"about {minutes}:{seconds:02d} left"

@@ -1,0 +1,95 @@
+"""Numbers of a run on disk: metrics.jsonl, one JSON object a row, and TensorBoard event files.
+
+    {"step": 3, "time": 1764288000.5, "score/mean": 0.53, "loss": -0.01, ...}
+    {"step": 3, "time": 1764288002.1, "evaluation/16": 0.41, "evaluation/mean": 0.55, ...}
+
+A run resumed at step N drops the rows after N: the steps they tell of are trained again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+METRICS = "metrics.jsonl"
+EVALUATION = "evaluation/"
+
+
+class Evaluation(NamedTuple):
+    """One anytime curve: accuracy at every budget, mean thought length in tokens.
+
+    Example: Evaluation(step=60, accuracy={16: 0.83, 64: 0.88}, thought_length=16.0)
+    """
+
+    step: int
+    accuracy: dict[int, float]
+    thought_length: float
+
+
+class MetricsSink:
+    """Appends rows to `run_dir`/metrics.jsonl (flushed, so a killed run keeps them) and events."""
+
+    def __init__(self, run_dir: Path, resumed_step: int = 0) -> None:
+        # The import takes seconds (torch) and is only worth them for a run.
+        from torch.utils.tensorboard import SummaryWriter
+
+        run_dir.mkdir(parents=True, exist_ok=True)
+        drop_rows_after(run_dir / METRICS, resumed_step)
+        self._file = (run_dir / METRICS).open("a", encoding="utf-8")
+        purge_step = resumed_step + 1 if resumed_step else None
+        self._events = SummaryWriter(str(run_dir / "tensorboard"), purge_step=purge_step)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append one row; numbers that are not finite become null, which JSON can hold."""
+        finite = {k: float(v) if math.isfinite(v) else None for k, v in metrics.items()}
+        row = {"step": step, "time": round(time.time(), 3), **finite}
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+        for name, value in metrics.items():
+            self._events.add_scalar(name, value, step)
+        self._events.flush()
+
+    def close(self) -> None:
+        """Close both files."""
+        self._file.close()
+        self._events.close()
+
+
+def drop_rows_after(path: Path, step: int) -> None:
+    """Keep the rows up to `step` (none for 0: the run starts anew), and no half-written one."""
+    kept = [row for row in read_rows(path) if row["step"] <= step] if step else []
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text("".join(f"{json.dumps(row)}\n" for row in kept), encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """All whole rows of a metrics file, none if there is no file."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [row for line in lines if (row := _parse(line)) is not None]
+
+
+def read_evaluations(path: Path) -> list[Evaluation]:
+    """The evaluations a metrics file tells of, in the order they were written."""
+    found = []
+    for row in read_rows(path):
+        numbers = {
+            k.removeprefix(EVALUATION): v for k, v in row.items() if k.startswith(EVALUATION)
+        }
+        accuracy = {int(name): v for name, v in numbers.items() if name.isdecimal()}
+        if accuracy:
+            found.append(Evaluation(row["step"], accuracy, numbers["thought/length"]))
+    return found
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    try:
+        row: dict[str, Any] = json.loads(line)
+    except json.JSONDecodeError:  # the process was killed while it wrote this line
+        return None
+    return row

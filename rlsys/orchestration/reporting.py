@@ -1,0 +1,138 @@
+"""Everything a run tells: on the screen, in metrics.jsonl, TensorBoard and readable samples.
+
+    runs/NAME/config.yaml            the resolved configuration
+              metrics.jsonl          a row a step and a row an evaluation
+              tensorboard/           the same for TensorBoard
+              samples/step-N.jsonl   episodes in words, one a line
+
+Only files and the console are touched here; nothing knows of Ray.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from rlsys.orchestration.live_view import live_block, plain_line
+from rlsys.orchestration.metrics_sink import EVALUATION, METRICS, MetricsSink, read_evaluations
+from rlsys.orchestration.run_folder import CONFIG
+from rlsys.orchestration.tables import curve_table
+
+SAMPLES = "samples"
+
+
+class Reporter:
+    """Reports one run of `total_steps` steps into `run_dir` and onto `console`."""
+
+    def __init__(self, run_dir: Path, total_steps: int, console: Console) -> None:
+        self._run_dir = run_dir
+        self._total = total_steps
+        self._console = console
+        self._live: Live | None = None
+        self._sink: MetricsSink | None = None
+        self._config_yaml = ""
+        self._resumed_step = 0
+
+    def start(
+        self, resolved_config_yaml: str, batch_table: RenderableType, resumed_step: int = 0
+    ) -> None:
+        """Show what a step holds, and remember what the run folder is to be opened with.
+
+        `resumed_step` is the last step that is kept of an earlier run, 0 for a fresh one; what is
+        recorded of later steps is dropped. Files are opened for the first record, so that a run
+        that is refused before leaves nothing behind.
+        """
+        self._config_yaml = resolved_config_yaml
+        self._resumed_step = resumed_step
+        self._console.print(batch_table)
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record and show the metrics of step `step` (from 1)."""
+        self._open().write(step, metrics)
+        if not self._console.is_terminal:
+            self._print(plain_line(step, self._total, metrics))
+            return
+        if self._live is None:
+            self._live = Live(console=self._console, refresh_per_second=4)
+            self._live.start()
+        self._live.update(live_block(step, self._total, metrics), refresh=True)
+
+    def evaluation(self, step: int, curve: Mapping[int, float], extra: Mapping[str, float]) -> None:
+        """Record accuracy per budget after `step` steps, and other numbers beside it."""
+        mean = fmean(curve.values())
+        named = {**{str(budget): value for budget, value in curve.items()}, "mean": mean, **extra}
+        self._open().write(step, {f"{EVALUATION}{name}": v for name, v in named.items()})
+        shown = ", ".join(f"{budget}: {value:.3f}" for budget, value in curve.items())
+        self._print(f"evaluation after step {step}: {mean:.3f} ({shown})")
+
+    def episodes(self, step: int, episodes: Sequence[Mapping[str, Any]]) -> None:
+        """Write episodes in words to samples/step-`step`.jsonl."""
+        self._open()
+        folder = self._run_dir / SAMPLES
+        folder.mkdir(exist_ok=True)
+        lines = (json.dumps(episode, ensure_ascii=False) + "\n" for episode in episodes)
+        (folder / f"step-{step}.jsonl").write_text("".join(lines), encoding="utf-8")
+
+    def message(self, text: str) -> None:
+        """Tell the user one sentence."""
+        self._print(text)
+
+    def final_table(self) -> None:
+        """Show the first and the last evaluation of the run, those before a restart included.
+
+        Accuracy per budget, its mean and the thought length; nothing if there was none.
+        """
+        self._stop_live()
+        found = read_evaluations(self._run_dir / METRICS)
+        if len(found) == 1:
+            self._console.print(curve_table({f"step {found[0].step}": found[0]}))
+        elif found:
+            self._console.print(curve_table({"before": found[0], "after": found[-1]}))
+
+    def close(self) -> None:
+        """End the live view and close the files; safe to call twice."""
+        self._stop_live()
+        if self._sink is not None:
+            self._sink.close()
+            self._sink = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _open(self) -> MetricsSink:
+        if self._sink is None:
+            self._run_dir.mkdir(parents=True, exist_ok=True)
+            (self._run_dir / CONFIG).write_text(self._config_yaml, encoding="utf-8")
+            _drop_samples_after(self._run_dir / SAMPLES, self._resumed_step)
+            self._sink = MetricsSink(self._run_dir, self._resumed_step)
+        return self._sink
+
+    def _print(self, text: str) -> None:
+        # Lines are for grep: never wrapped at the width of a console that is no terminal.
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _stop_live(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def _drop_samples_after(folder: Path, step: int) -> None:
+    for path in folder.glob("step-*.jsonl"):
+        if int(path.stem.removeprefix("step-")) > step or step == 0:
+            path.unlink()
