@@ -1,0 +1,138 @@
+"""From planned samples to the tensors of micro-batches.
+
+Letters of shapes: R rows of the micro-batch, T tokens of a row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from learner.attention import BLOCK
+from learner.plan import OptimizerStep, RankPlan
+from rlsys.algorithms.loss import token_scale
+from rlsys.config import LossConfig
+from rlsys.data.packing import PackedRows, PackedTree, flatten, pack_rows
+from rlsys.types import NO_PARENT, Kind, Sample, Segment, Tokens
+
+
+@dataclass(slots=True, kw_only=True)
+class MicroBatch:
+    """Rows of one forward and backward pass, on the rank's device, all [R, T]."""
+
+    token_ids_RT: torch.Tensor
+    positions_RT: torch.Tensor
+    parents_RT: torch.Tensor
+    exits_RT: torch.Tensor
+    select_RT: torch.Tensor
+    """Tokens whose log-prob is wanted: the trained ones, or all of them."""
+    sampled_logprobs_RT: torch.Tensor
+    advantages_RT: torch.Tensor
+    weights_RT: torch.Tensor
+    """Segment weight times the normaliser of the optimizer step; 0 where not trained."""
+    num_tokens: int
+    """Slots that hold a token of a tree."""
+    old_logprobs_RT: torch.Tensor | None = None
+    """Log-probs at the start of the training step, once they are fixed."""
+
+    @property
+    def num_slots(self) -> int:
+        """Slots of all rows, padding included."""
+        return int(self.token_ids_RT.numel())
+
+
+def micro_batches(
+    plan: RankPlan,
+    groups: Sequence[Sequence[Sample]],
+    loss: LossConfig,
+    *,
+    micro_batch_rows: int,
+    device: torch.device,
+) -> list[list[MicroBatch]]:
+    """Return the micro-batches of every optimizer step of `plan`, in order."""
+    return [
+        [
+            _to_device(_pack(rows, plan.row_tokens, device), device)
+            for rows in _divide(_trees(step, groups, loss), micro_batch_rows)
+        ]
+        for step in plan.steps
+    ]
+
+
+def sequence_batches(
+    sequences: Sequence[Tokens], *, micro_batch_rows: int, row_tokens: int, device: torch.device
+) -> Iterator[MicroBatch]:
+    """Yield plain sequences, one per row and in order, with every token selected."""
+    rows = [[_chain(sequence)] for sequence in sequences]
+    width = max(row_tokens, *(len(sequence) for sequence in sequences))
+    for part in _divide(rows, micro_batch_rows):
+        batch = _to_device(packed := _pack(part, width, device), device)
+        batch.select_RT = torch.from_numpy(packed.trees >= 0).to(device)
+        yield batch
+
+
+def _trees(
+    step: OptimizerStep, groups: Sequence[Sequence[Sample]], loss: LossConfig
+) -> list[list[PackedTree]]:
+    """Flatten the samples of every row; weights take in the normaliser."""
+
+    def tree(sample: Sample) -> PackedTree:
+        flat = flatten(sample)
+        scale = token_scale(
+            loss.aggregation,
+            episodes=step.episodes,
+            constant=loss.constant or 1,  # set where aggregation is `constant`
+            trained_tokens=step.trained_tokens,
+            episode_tokens=max(sample.num_trained, 1),  # one without trained tokens adds nothing
+        )
+        return dataclasses.replace(flat, weights=flat.weights * np.float32(scale))
+
+    return [[tree(groups[g][s]) for g, s in row] for row in step.rows]
+
+
+def _chain(token_ids: Tokens) -> PackedTree:
+    """Return a tree that is a single sequence, none of it trained."""
+    prompt = Segment(parent=NO_PARENT, cut=0, kind=Kind.PROMPT, token_ids=token_ids)
+    return flatten(Sample(segments=(prompt,), advantages=(None,)))
+
+
+def _divide(
+    rows: Sequence[list[PackedTree]], micro_batch_rows: int
+) -> Iterator[Sequence[list[PackedTree]]]:
+    """Yield the fewest parts of at most `micro_batch_rows` rows, of nearly equal size."""
+    parts = -(-len(rows) // micro_batch_rows)
+    for part in range(parts):
+        yield rows[part * len(rows) // parts : (part + 1) * len(rows) // parts]
+
+
+def _pack(
+    rows: Sequence[Sequence[PackedTree]], row_tokens: int, device: torch.device
+) -> PackedRows:
+    """Pack rows; on the CPU only as wide as the fullest one, on a GPU at the one compiled width."""
+    if device.type == "cuda":
+        return pack_rows(rows, row_tokens, multiple_of=BLOCK)
+    fullest = max(sum(len(tree.token_ids) for tree in row) for row in rows)
+    return pack_rows(rows, max(fullest, 1))
+
+
+def _to_device(packed: PackedRows, device: torch.device) -> MicroBatch:
+    def tensor(array_RT: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(array_RT).to(device)
+
+    return MicroBatch(
+        token_ids_RT=tensor(packed.token_ids),
+        positions_RT=tensor(packed.positions),
+        parents_RT=tensor(packed.parents),
+        exits_RT=tensor(packed.exits),
+        select_RT=tensor(packed.trained),
+        sampled_logprobs_RT=tensor(packed.logprobs),
+        advantages_RT=tensor(packed.advantages),
+        weights_RT=tensor(packed.weights),
+        num_tokens=packed.num_tokens,
+    )

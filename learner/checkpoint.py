@@ -1,0 +1,131 @@
+"""What a learner leaves on disk: DeepSpeed checkpoints to go on from, Hugging Face folders to use.
+
+Every function here is called by all ranks; with ZeRO-3 each of them holds a part of every weight.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from learner.spec import LearnerSpec
+from rlsys.errors import CheckpointError
+
+TOKENIZER_FILES = (
+    "tokenizer*",
+    "chat_template*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+)
+"""Copied as they are: a tokenizer saved again is not always the one that was loaded."""
+
+
+def save_checkpoint(engine: Any, folder: Path, tag: str, state: dict[str, Any]) -> None:
+    """Write weights, optimizer, random states and `state` to `folder/tag`."""
+    random_states: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(random_states, _random_state())
+    engine.save_checkpoint(
+        str(folder),
+        tag=tag,
+        client_state={"rlsys": state, "random_states": random_states},
+        save_latest=False,
+    )
+
+
+def load_checkpoint(engine: Any, folder: Path, tag: str, spec: LearnerSpec) -> dict[str, Any]:
+    """Restore what save_checkpoint wrote and return its `state`.
+
+    Raises:
+        CheckpointError: there is none, or it was written with other ranks or another ZeRO stage.
+    """
+    place = folder / tag
+    if not place.is_dir():
+        raise CheckpointError(f"there is no learner checkpoint at {place}; check the run directory")
+    try:
+        _, client_state = engine.load_checkpoint(str(folder), tag=tag)
+        random_states = client_state["random_states"]
+        if len(random_states) != spec.config.ranks:
+            raise ValueError(f"it was written by {len(random_states)} ranks")
+    except Exception as error:  # DeepSpeed raises whatever it stumbles over first
+        raise CheckpointError(
+            f"the learner checkpoint at {place} does not fit learner.ranks {spec.config.ranks} and "
+            f"learner.zero_stage {spec.config.zero_stage} ({error}); resume with the settings that "
+            "wrote it"
+        ) from error
+    _restore_random_state(random_states[spec.rank])
+    state: dict[str, Any] = client_state["rlsys"]
+    return state
+
+
+def export_model(model: Any, folder: Path, spec: LearnerSpec, *, partitioned: bool) -> None:
+    """Write `model` and the tokenizer of the starting policy to `folder`, which appears complete.
+
+    One weight at a time is whole on all ranks; rank 0 collects them in host memory and writes. An
+    existing folder is replaced.
+    """
+    weights: dict[str, torch.Tensor] = {}
+    for name, parameter in model.named_parameters():  # a tied head is its embedding, written once
+        with gathered([parameter], partitioned=partitioned):
+            if spec.rank == 0:
+                weights[name] = parameter.detach().to("cpu", copy=True)
+    if spec.rank == 0:
+        _write_model(model, folder, weights, spec.model_path)
+    torch.distributed.barrier()
+
+
+def gathered(
+    parameters: list[torch.nn.Parameter], *, partitioned: bool
+) -> AbstractContextManager[Any]:
+    """Return the context in which `parameters` are whole on every rank; all ranks must enter it."""
+    if not partitioned:
+        return nullcontext()
+    import deepspeed
+
+    context: AbstractContextManager[Any] = deepspeed.zero.GatheredParameters(parameters)
+    return context
+
+
+def _write_model(
+    model: Any, folder: Path, weights: dict[str, torch.Tensor], model_path: str
+) -> None:
+    temporary = folder.with_name(folder.name + ".tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    model.save_pretrained(temporary, state_dict=weights)
+    for pattern in TOKENIZER_FILES:
+        for file in _model_folder(model_path).glob(pattern):
+            shutil.copy(file, temporary)
+    replaced = folder.with_name(folder.name + ".old")
+    if folder.exists():
+        os.replace(folder, replaced)  # a folder cannot be moved onto one that is not empty
+    os.replace(temporary, folder)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _model_folder(model_path: str) -> Path:
+    if Path(model_path).is_dir():
+        return Path(model_path)
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(model_path, allow_patterns=list(TOKENIZER_FILES)))
+
+
+def _random_state() -> dict[str, Any]:
+    state: dict[str, Any] = {"torch": torch.get_rng_state(), "numpy": np.random.get_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def _restore_random_state(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["torch"].cpu())
+    np.random.set_state(state["numpy"])
+    if "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"].cpu())

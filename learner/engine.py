@@ -1,0 +1,106 @@
+"""The DeepSpeed engine of a rank: joining the group, its configuration, one guarded update.
+
+Precision. In bfloat16 every stage keeps float32 master weights, optimizer state and gradient sums.
+DeepSpeed's own stage-0 bfloat16 optimizer sums gradients in bfloat16 and learns visibly worse, so
+stage 0 in bfloat16 runs as stage 1: the same numbers, with the master weights split over ranks.
+
+Accumulation. The configuration says one micro-batch per step; the worker moves the boundary itself
+(`set_gradient_accumulation_boundary`), because the number of micro-batches changes with the tokens.
+DeepSpeed then divides by nothing but the number of ranks, which the worker multiplies back.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import sys
+from typing import Any
+
+import torch
+
+from learner.spec import LearnerSpec
+
+REDUCE_BUCKET = 50_000_000
+"""Elements per gradient reduction; DeepSpeed's default, ten times that, allocates gigabytes."""
+
+
+def join(spec: LearnerSpec, master_address: str, master_port: int) -> None:
+    """Join the process group of all ranks; returns once every rank has."""
+    os.environ.update(
+        RANK=str(spec.rank),
+        LOCAL_RANK="0",  # Ray shows a rank only its own card
+        WORLD_SIZE=str(spec.config.ranks),
+        MASTER_ADDR=master_address,
+        MASTER_PORT=str(master_port),
+        DS_ACCELERATOR=spec.device_type,
+    )
+    if spec.device_type == "cuda":
+        torch.cuda.set_device(0)
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    import deepspeed
+
+    # On the CPU this would compile an extension that serves only DeepSpeed's inference; without a
+    # compiler it fails, and a killed build leaves a lock on which every later run waits for ever.
+    # By its name in sys.modules: as an attribute, deepspeed.comm.torch is torch itself.
+    sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
+    backend = "nccl" if spec.device_type == "cuda" else "gloo"
+    deepspeed.init_distributed(dist_backend=backend, verbose=False)
+
+
+def build_engine(policy: torch.nn.Module, spec: LearnerSpec) -> Any:
+    """Return the DeepSpeed engine around `policy`, with torch's AdamW (it resumes bit for bit)."""
+    import deepspeed
+
+    optimizer = spec.config.optimizer
+    engine, *_ = deepspeed.initialize(
+        model=policy,
+        optimizer=torch.optim.AdamW(
+            policy.parameters(),
+            lr=optimizer.learning_rate,
+            betas=optimizer.betas,
+            eps=optimizer.epsilon,
+            weight_decay=optimizer.weight_decay,
+        ),
+        config=_configuration(spec),
+    )
+    return engine
+
+
+def _configuration(spec: LearnerSpec) -> dict[str, Any]:
+    bfloat16 = spec.dtype == "bfloat16"
+    stage = max(spec.config.zero_stage, 1) if bfloat16 else spec.config.zero_stage
+    configuration: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "gradient_clipping": spec.config.optimizer.max_grad_norm if stage else 0.0,
+        "steps_per_print": sys.maxsize,
+        "zero_allow_untested_optimizer": True,
+        "zero_optimization": {"stage": stage, "reduce_bucket_size": REDUCE_BUCKET},
+    }
+    if bfloat16:
+        configuration["bf16"] = {"enabled": True, "check_grad_overflow": True}
+        configuration["data_types"] = {"grad_accum_dtype": "fp32"}
+    return configuration
+
+
+def update(engine: Any, max_grad_norm: float) -> tuple[bool, float]:
+    """Clip the accumulated gradients and step, unless their norm is not finite.
+
+    Every rank sees the same norm and comes to the same decision. The ZeRO optimizers test the norm,
+    discard the gradients and report it; at stage 0 the same is done here.
+
+    Returns:
+        Whether the weights changed, and the gradient norm before clipping (inf or nan if they did
+        not).
+    """
+    if engine.zero_optimization_stage() > 0:
+        engine.step()
+        applied = bool(engine.was_step_applied())
+        return applied, float(engine.get_global_grad_norm()) if applied else math.inf
+    norm = float(torch.nn.utils.clip_grad_norm_(engine.module.parameters(), max_grad_norm))
+    if not math.isfinite(norm):
+        engine.zero_grad()
+        return False, norm
+    engine.step()
+    return True, norm

@@ -1,0 +1,59 @@
+"""Metrics of a training step: sums of optimizer steps and ranks joined once, then divided once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from rlsys.algorithms.loss import is_max, merge_metrics, summarise
+
+Sums = dict[str, torch.Tensor]
+"""Metric sums by name; rlsys.algorithms.loss says how two of them join."""
+
+
+def step_metrics(
+    sums: Sequence[Sums],
+    *,
+    packed: int,
+    slots: int,
+    seconds: Mapping[str, float],
+    device: torch.device,
+) -> dict[str, float]:
+    """Return the metrics of a training step, the same on every rank; all ranks call it.
+
+    Args:
+        sums: this rank's sums of every optimizer step that was applied, `loss` among them.
+        packed: tokens in this rank's rows.
+        slots: places in this rank's rows, padding included.
+        seconds: wall-clock time of the parts of the step, `step` being the whole.
+    """
+    local: Sums = {}
+    for part in sums:
+        local = merge_metrics(local, part) if local else part
+    numbers = {"packed": packed, "slots": slots, **{f"{k}_max": v for k, v in seconds.items()}}
+    tensors = {k: torch.tensor(float(v), device=device) for k, v in numbers.items()}
+    total = _join_ranks({**local, **tensors})
+
+    tokens, places = float(total.pop("packed")), float(total.pop("slots"))
+    metrics = {f"seconds_{part}": float(total.pop(f"{part}_max")) for part in seconds}
+    metrics["tokens_packed"] = tokens
+    metrics["padding_share"] = 1.0 - tokens / places
+    metrics["tokens_per_s"] = tokens / metrics["seconds_step"]
+    if sums:
+        metrics["loss"] = float(total.pop("loss")) / len(sums)
+        metrics |= summarise(total)
+        metrics["tokens_trained"] = metrics.pop("tokens")
+    return metrics
+
+
+def _join_ranks(sums: Sums) -> Sums:
+    """Return the larger of each maximum over ranks, and the total of the rest, on the CPU."""
+    joined: Sums = {}
+    operations = torch.distributed.ReduceOp
+    for keep_max, operation in ((False, operations.SUM), (True, operations.MAX)):
+        names = sorted(name for name in sums if is_max(name) == keep_max)
+        values = torch.stack([sums[name].detach().double() for name in names])
+        torch.distributed.all_reduce(values, operation)
+        joined |= dict(zip(names, values.cpu(), strict=True))
+    return joined

@@ -1,0 +1,111 @@
+"""Who trains what: from token counts to the rows of every rank, before any token is touched.
+
+The driver plans with numbers only; the tokens stay in the object store and go from the actor that
+made them straight to the ranks that need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlsys.data.packing import assign_rows
+from rlsys.errors import TrainingError
+
+Size = tuple[int, int]
+"""Tokens and trained tokens of a sample."""
+
+Place = tuple[int, int]
+"""A sample: number of its group, number within the group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerStep:
+    """One rank's share of one optimizer step, and the numbers that normalise the whole of it."""
+
+    rows: tuple[tuple[Place, ...], ...]
+    """Samples of every row; each rank has the same number of rows, the last ones may be empty."""
+    episodes: int
+    """Samples of this optimizer step over all ranks."""
+    trained_tokens: int
+    """Trained tokens of this optimizer step over all ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlan:
+    """What one rank does in one training step."""
+
+    groups: tuple[int, ...]
+    """Groups of the batch that the rank needs; a Place counts groups in this order."""
+    row_tokens: int
+    """Length of a row; no sample is longer."""
+    steps: tuple[OptimizerStep, ...]
+
+
+def make_plan(
+    sizes: Sequence[Sequence[Size]], *, row_tokens: int, ranks: int, optimizer_steps: int
+) -> list[RankPlan]:
+    """Split a batch into optimizer steps and rows, and deal the rows to ranks.
+
+    Consecutive groups make an optimizer step, so a group is never split over two of them. An
+    optimizer step without trained tokens is left out.
+
+    Args:
+        sizes: per group, per sample: its tokens and trained tokens.
+        row_tokens: length of a row; doubled until the longest sample fits, so that only a few
+            lengths ever occur (each costs a compilation on a GPU).
+
+    Raises:
+        TrainingError: no sample has a trained token.
+    """
+    longest = max((tokens for group in sizes for tokens, _ in group), default=0)
+    while row_tokens < longest:
+        row_tokens *= 2
+    shares = [
+        _split(sizes, [int(g) for g in chunk], row_tokens, ranks)
+        for chunk in np.array_split(np.arange(len(sizes)), optimizer_steps)
+        if any(trained for g in chunk for _, trained in sizes[g])
+    ]
+    if not shares:
+        raise TrainingError(
+            f"the batch of {len(sizes)} groups has no trained token, so there is nothing to learn "
+            "from; see the count of failed episodes for the reason"
+        )
+    return [_localise([share[rank] for share in shares], row_tokens) for rank in range(ranks)]
+
+
+def _split(
+    sizes: Sequence[Sequence[Size]], chunk: list[int], row_tokens: int, ranks: int
+) -> list[OptimizerStep]:
+    """Return the shares of all ranks in the optimizer step over the groups in `chunk`."""
+    places = [(g, s) for g in chunk for s in range(len(sizes[g]))]
+    dealt = assign_rows([sizes[g][s][0] for g, s in places], row_tokens=row_tokens, ranks=ranks)
+    trained_tokens = sum(sizes[g][s][1] for g, s in places)
+    return [
+        OptimizerStep(
+            rows=tuple(tuple(places[i] for i in row) for row in rows),
+            episodes=len(places),
+            trained_tokens=trained_tokens,
+        )
+        for rows in dealt
+    ]
+
+
+def _localise(steps: list[OptimizerStep], row_tokens: int) -> RankPlan:
+    """Number the groups by what this rank needs, so that no other group is sent to it."""
+    groups = sorted({g for step in steps for row in step.rows for g, _ in row})
+    local = {g: i for i, g in enumerate(groups)}
+    return RankPlan(
+        groups=tuple(groups),
+        row_tokens=row_tokens,
+        steps=tuple(
+            OptimizerStep(
+                rows=tuple(tuple((local[g], s) for g, s in row) for row in step.rows),
+                episodes=step.episodes,
+                trained_tokens=step.trained_tokens,
+            )
+            for step in steps
+        ),
+    )

@@ -1,0 +1,265 @@
+"""One DeepSpeed rank: packed trees in, new weights and metrics out.
+
+A plain class; learner.group makes Ray actors of it. All ranks call every method together, because
+each one may hold a collective.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from learner.batch import MicroBatch, micro_batches, sequence_batches
+from learner.checkpoint import export_model, load_checkpoint, save_checkpoint
+from learner.engine import build_engine, join, update
+from learner.logprobs import PolicyModel, load_policy
+from learner.metrics import Sums, step_metrics
+from learner.plan import RankPlan
+from learner.schedule import learning_rate
+from learner.spec import LearnerSpec
+from rlsys.algorithms.loss import LossInputs, merge_metrics, nll_loss, policy_loss
+from rlsys.errors import TrainingError
+from rlsys.types import Floats, Sample, Tokens
+
+MAX_SKIPPED = 3
+"""Non-finite optimizer steps in a row after which training stops."""
+
+
+class LearnerWorker:
+    """A rank of the learner. Call `setup` on every rank before anything else."""
+
+    def __init__(self, spec: LearnerSpec) -> None:
+        self._spec = spec
+        self._device = torch.device(spec.device_type)
+        self._optimizer_steps = 0
+        self._skipped_in_row = 0
+        self._seconds: dict[str, float] = {}
+        self._engine: Any = None
+        self._reference: PolicyModel | None = None
+
+    def address(self) -> tuple[str, int]:
+        """Return an address of this node and a free port on it, for the ranks to meet at."""
+        import ray
+
+        with socket.socket() as free:
+            free.bind(("", 0))
+            return ray.util.get_node_ip_address(), free.getsockname()[1]
+
+    def setup(self, master_address: str, master_port: int) -> None:
+        """Join the group and load the policy, and the frozen reference if the loss needs one."""
+        spec = self._spec
+        join(spec, master_address, master_port)
+        torch.manual_seed(spec.seed)
+        np.random.seed(spec.seed)
+        self._engine = build_engine(self._load(spec.config.gradient_checkpointing), spec)
+        if spec.loss.kl_coefficient > 0 and spec.objective == "policy":
+            # A whole copy on every rank, with ZeRO-3 too: it has neither gradients nor optimizer.
+            self._reference = self._load(False).requires_grad_(False)
+
+    @property
+    def engine(self) -> Any:
+        """The DeepSpeed engine."""
+        return self._engine
+
+    @property
+    def module(self) -> Any:
+        """The transformers model, whose parameters have the checkpoint's names."""
+        return self._engine.module.model
+
+    @property
+    def zero_stage(self) -> int:
+        """The ZeRO stage that runs; at 3 parameters are whole only inside a gather."""
+        stage: int = self._engine.zero_optimization_stage()
+        return stage
+
+    def step(self, plan: RankPlan, *groups: Sequence[Sample]) -> dict[str, float]:
+        """Train on one batch and return its metrics, the same on every rank.
+
+        Args:
+            plan: this rank's part of the batch.
+            groups: the samples of the groups in `plan.groups`, in that order.
+
+        Returns:
+            loss (mean over optimizer steps), grad_norm (before clipping, mean), learning_rate (of
+            the last one), skipped (optimizer steps whose loss or gradient was not finite; they
+            enter no metric of the loss), tokens_packed, padding_share, tokens_per_s (packed tokens
+            of all ranks), tokens_trained, seconds_* of the parts (the slowest rank's), and what
+            rlsys.algorithms.loss.summarise makes of the loss's sums.
+
+        Raises:
+            TrainingError: the third optimizer step in a row was not finite.
+        """
+        started = time.perf_counter()
+        self._seconds = {"pack": 0.0, "old_logprobs": 0.0, "gradient": 0.0, "update": 0.0}
+        with self._timed("pack"):
+            batches = micro_batches(
+                plan,
+                groups,
+                self._spec.loss,
+                micro_batch_rows=self._spec.config.micro_batch_rows,
+                device=self._device,
+            )
+        if len(batches) > 1 and self._spec.objective == "policy":
+            with self._timed("old_logprobs"):
+                self._fix_old_logprobs(batches)
+        results = [self._optimizer_step(batch) for batch in batches]
+        applied = [result for result in results if result is not None]
+        self._seconds["step"] = time.perf_counter() - started
+        micros = [micro for batch in batches for micro in batch]
+        metrics = step_metrics(
+            [sums for sums, _ in applied],
+            packed=sum(micro.num_tokens for micro in micros),
+            slots=sum(micro.num_slots for micro in micros),
+            seconds=self._seconds,
+            device=self._device,
+        )
+        if applied:
+            metrics["grad_norm"] = sum(norm for _, norm in applied) / len(applied)
+        metrics["learning_rate"] = self._engine.optimizer.param_groups[0]["lr"]
+        metrics["skipped"] = float(len(results) - len(applied))
+        return metrics
+
+    def _optimizer_step(self, batch: list[MicroBatch]) -> tuple[Sums, float] | None:
+        """Train on a mini-batch; return its sums and gradient norm, or None if it was skipped."""
+        rate = learning_rate(
+            self._optimizer_steps, self._spec.config.optimizer, self._spec.total_steps
+        )
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = rate
+        with self._timed("gradient"):
+            sums = self._accumulate(batch)
+        with self._timed("update"):
+            applied, norm = update(self._engine, self._spec.config.optimizer.max_grad_norm)
+        self._optimizer_steps += 1
+        self._skipped_in_row = 0 if applied else self._skipped_in_row + 1
+        if self._skipped_in_row >= MAX_SKIPPED:
+            raise TrainingError(
+                f"the loss or its gradient was not finite in optimizer step {self._optimizer_steps}"
+                f" and the {MAX_SKIPPED - 1} before it; resume from the last checkpoint with a "
+                f"learner.optimizer.learning_rate smaller than {rate:g}"
+            )
+        return (sums, norm) if applied else None
+
+    def _accumulate(self, batch: list[MicroBatch]) -> Sums:
+        """Run forward and backward over the micro-batches; return the sums of loss and metrics."""
+        sums: Sums = {}
+        broken = torch.zeros((), dtype=torch.int32, device=self._device)
+        for number, micro in enumerate(batch, start=1):
+            last = number == len(batch)
+            self._engine.set_gradient_accumulation_boundary(last)
+            loss, metrics = self._loss(micro)
+            metrics["loss"] = loss.detach().double()
+            sums = merge_metrics(sums, metrics) if sums else metrics
+            broken |= ~torch.isfinite(loss.detach())
+            if last:
+                # A loss can be infinite while its gradient is not. One broken loss anywhere makes
+                # every rank's gradient NaN, so there is one way to skip and all ranks take it.
+                torch.distributed.all_reduce(broken, torch.distributed.ReduceOp.MAX)
+                loss = loss * torch.where(broken > 0, torch.nan, 1.0)
+            # DeepSpeed averages over ranks; the weights already make the loss a sum over them.
+            self._engine.backward(loss * self._spec.config.ranks)
+        return sums
+
+    def _loss(self, micro: MicroBatch) -> tuple[torch.Tensor, Sums]:
+        if self._spec.objective == "nll":
+            logprobs_RT, _ = self._forward(self._engine, micro, self._spec.temperature)
+            return nll_loss(logprobs_RT.flatten(), micro.weights_RT.flatten())
+        temperature = self._spec.temperature
+        logprobs_RT, entropy_RT = self._forward(self._engine, micro, temperature, entropy=True)
+        assert entropy_RT is not None
+        old_RT = micro.old_logprobs_RT
+        inputs = LossInputs(
+            logprobs_T=logprobs_RT.flatten(),
+            old_logprobs_T=(logprobs_RT.detach() if old_RT is None else old_RT).flatten(),
+            sampled_logprobs_T=micro.sampled_logprobs_RT.flatten(),
+            advantages_T=micro.advantages_RT.flatten(),
+            weights_T=micro.weights_RT.flatten(),
+            reference_logprobs_T=self._reference_logprobs(micro),
+            entropy_T=entropy_RT.flatten(),
+        )
+        return policy_loss(inputs, self._spec.loss)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def _reference_logprobs(self, micro: MicroBatch) -> torch.Tensor | None:
+        if self._reference is None:
+            return None
+        return self._forward(self._reference, micro, self._spec.temperature)[0].flatten()
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def _fix_old_logprobs(self, batches: list[list[MicroBatch]]) -> None:
+        """Keep the log-probs of the whole batch before its first optimizer step."""
+        for micro in (micro for batch in batches for micro in batch):
+            micro.old_logprobs_RT, _ = self._forward(self._engine, micro, self._spec.temperature)
+
+    def _forward(
+        self, policy: Any, micro: MicroBatch, temperature: float, *, entropy: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        # Never switched to eval mode: nothing here is random (no dropout), and a switch would make
+        # FlexAttention compile again and ZeRO-3 forget the order in which it gathers.
+        result: tuple[torch.Tensor, torch.Tensor | None] = policy(
+            micro.token_ids_RT,
+            micro.positions_RT,
+            micro.parents_RT,
+            micro.exits_RT,
+            micro.select_RT,
+            temperature=temperature,
+            chunk=self._spec.config.logits_chunk,
+            entropy=entropy,
+        )
+        return result
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def sequence_logprobs(self, sequences: Sequence[Tokens]) -> list[Floats]:
+        """Return, per sequence, the log-probs of its tokens but the first, at temperature 1."""
+        batches = sequence_batches(
+            sequences,
+            micro_batch_rows=self._spec.config.micro_batch_rows,
+            row_tokens=self._spec.config.row_tokens,
+            device=self._device,
+        )
+        rows: list[Floats] = []
+        for batch in batches:
+            logprobs_RT, _ = self._forward(self._engine, batch, 1.0)
+            rows.extend(logprobs_RT.cpu().numpy())
+        return [row[1 : len(ids)] for row, ids in zip(rows, sequences, strict=True)]
+
+    def save(self, folder: str, tag: str) -> None:
+        """Write everything that is needed to go on from here to `folder/tag`."""
+        state = {"steps": self._optimizer_steps, "skipped_in_row": self._skipped_in_row}
+        save_checkpoint(self._engine, Path(folder), tag, state)
+
+    def load(self, folder: str, tag: str) -> None:
+        """Go on from what `save` wrote; raises CheckpointError if it does not fit."""
+        state = load_checkpoint(self._engine, Path(folder), tag, self._spec)
+        self._optimizer_steps = state["steps"]
+        self._skipped_in_row = state["skipped_in_row"]
+
+    def export(self, folder: str) -> None:
+        """Write a Hugging Face folder (weights in the run's precision, tokenizer) to `folder`."""
+        export_model(self.module, Path(folder), self._spec, partitioned=self.zero_stage == 3)
+
+    def close(self) -> None:
+        """Leave the process group; the rank is of no use afterwards."""
+        self._engine = self._reference = None
+        torch.distributed.destroy_process_group()
+
+    def _load(self, gradient_checkpointing: bool) -> PolicyModel:
+        return load_policy(
+            self._spec.model_path,
+            dtype=getattr(torch, self._spec.dtype),
+            device=self._device,
+            gradient_checkpointing=gradient_checkpointing,
+        )
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self._seconds[part] += time.perf_counter() - started
