@@ -75,7 +75,7 @@ def block_mask(exits_RT: torch.Tensor) -> Any:
 
 
 def _ordered(chosen_RBB: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Per query block: number of chosen key blocks [R, 1, B], all of them chosen first [R, 1, B, B]."""
+    """Per query block: number of chosen key blocks [R, 1, B], blocks chosen first [R, 1, B, B]."""
     chosen_R1BB = chosen_RBB[:, None].to(torch.int32)
     order_R1BB = chosen_R1BB.argsort(dim=-1, descending=True, stable=True)
     return chosen_R1BB.sum(-1, dtype=torch.int32), order_R1BB.to(torch.int32)

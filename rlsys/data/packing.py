@@ -15,6 +15,7 @@ Letters of shapes: T tokens of a tree or a row, R rows.
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -180,9 +181,10 @@ def _layout(
 def assign_rows(num_tokens: Sequence[int], *, row_tokens: int, ranks: int) -> list[list[list[int]]]:
     """Put trees into rows and deal the rows to ranks: rank -> rows -> indices of `num_tokens`.
 
-    First-fit decreasing fills the fewest rows it can; rows go to ranks in serpentine order, longest
-    first, so the k-th rows of all ranks cost about the same and so does every micro-batch. Each
-    rank gets the same number of rows; the last ones may be empty. Deterministic.
+    First-fit decreasing finds how few rows will do; the trees are then spread over that many (a
+    multiple of `ranks`) so that all cost about the same. Rows are dealt longest first in serpentine
+    order: the k-th rows of all ranks cost about the same and so does every micro-batch. Each rank
+    gets the same number of rows; the last ones may be empty. Deterministic.
 
     Raises:
         ValueError: a tree is longer than `row_tokens`; the caller grows the row.
@@ -190,25 +192,46 @@ def assign_rows(num_tokens: Sequence[int], *, row_tokens: int, ranks: int) -> li
     longest = max(num_tokens, default=0)
     if longest > row_tokens:
         raise ValueError(f"a tree of {longest} tokens exceeds a row of {row_tokens}")
+    order = sorted(range(len(num_tokens)), key=lambda i: -num_tokens[i])
+    dense = _first_fit(order, num_tokens, row_tokens)
+    dense.extend([] for _ in range(-len(dense) % ranks))
+    even = _spread(order, num_tokens, len(dense))
+
+    def load(row: list[int]) -> int:
+        return sum(num_tokens[i] for i in row)
+
+    rows = even if max(map(load, even), default=0) <= row_tokens else dense
+    rows = sorted(rows, key=load, reverse=True)
+    dealt: list[list[list[int]]] = [[] for _ in range(ranks)]
+    for place, row in enumerate(rows):
+        turn, seat = divmod(place, ranks)
+        dealt[seat if turn % 2 == 0 else ranks - 1 - seat].append(row)
+    return dealt
+
+
+def _first_fit(order: Sequence[int], num_tokens: Sequence[int], row_tokens: int) -> list[list[int]]:
+    """Put each tree into the first row with room for it."""
     rows: list[list[int]] = []
     room: list[int] = []
-    for index in sorted(range(len(num_tokens)), key=lambda i: -num_tokens[i]):
-        size = num_tokens[index]
-        row = next((r for r, free in enumerate(room) if free >= size), None)
-        if row is None:
-            row = len(rows)
+    for index in order:
+        row = next((r for r, free in enumerate(room) if free >= num_tokens[index]), len(rows))
+        if row == len(rows):
             rows.append([])
             room.append(row_tokens)
         rows[row].append(index)
-        room[row] -= size
-    rows = [rows[r] for r in sorted(range(len(rows)), key=room.__getitem__)]
-    rows.extend([] for _ in range(-len(rows) % ranks))
-    dealt: list[list[list[int]]] = [[] for _ in range(ranks)]
-    for first in range(0, len(rows), ranks):
-        turn = range(ranks) if first // ranks % 2 == 0 else range(ranks - 1, -1, -1)
-        for offset, rank in enumerate(turn):
-            dealt[rank].append(rows[first + offset])
-    return dealt
+        room[row] -= num_tokens[index]
+    return rows
+
+
+def _spread(order: Sequence[int], num_tokens: Sequence[int], count: int) -> list[list[int]]:
+    """Put each tree into the lightest of `count` rows."""
+    rows: list[list[int]] = [[] for _ in range(count)]
+    loads = [(0, r) for r in range(count)]
+    for index in order:
+        load, r = heapq.heappop(loads)
+        rows[r].append(index)
+        heapq.heappush(loads, (load + num_tokens[index], r))
+    return rows
 
 
 def pack_rows(

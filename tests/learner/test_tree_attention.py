@@ -1,133 +1,21 @@
 """Packed rows of random trees against every root-to-leaf path run alone, values and gradients."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
+from forests import ARCHITECTURES, grow, inputs, paths_alone, tiny_model
 from torch.nn.attention.flex_attention import create_block_mask
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    Qwen2Config,
-    Qwen3Config,
-)
 
 from learner.attention import attention_implementation, block_mask, dense_mask
 from learner.logprobs import PolicyModel, load_policy
-from rlsys.data.packing import PackedRows, flatten, pack_rows
 from rlsys.errors import ModelError
-from rlsys.types import NO_PARENT, Kind, Sample, Segment
-
-SHAPE = {
-    "vocab_size": 61,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "max_position_embeddings": 256,
-    "initializer_range": 0.2,
-}
-CONFIGS = {
-    "llama": LlamaConfig(**SHAPE),
-    "qwen2": Qwen2Config(**SHAPE, tie_word_embeddings=True),
-    "qwen3": Qwen3Config(**SHAPE),
-}
 
 
-@dataclass(frozen=True)
-class Forest:
-    """Trees packed into rows, and every segment as the sequence that leads to its end."""
-
-    rows: PackedRows
-    stems: list[np.ndarray]
-    """Token ids before each segment of each tree."""
-    owns: list[np.ndarray]
-    """Token ids of each segment."""
-    places: list[tuple[int, np.ndarray]]
-    """Row of each segment and places of its tokens within the row."""
-
-
-def grow(seed: int, rows: int = 2, trees: int = 4, row_tokens: int = 256) -> Forest:
-    """Random trees of up to eight segments, deep and wide, some segments empty."""
-    rng = np.random.default_rng(seed)
-    packed, stems, owns, places = [], [], [], []
-    for r in range(rows):
-        row, start = [], 0
-        for _ in range(trees):
-            segments: list[Segment] = []
-            ways: list[np.ndarray] = []
-            for s in range(rng.integers(2, 9)):
-                parent = int(rng.integers(max(0, s - 3), s)) if s else NO_PARENT
-                cut = int(rng.integers(len(segments[parent].token_ids) + 1)) if s else 0
-                length = int(rng.integers(0, 9)) if s else 4
-                stem = np.zeros(0, int)
-                if s:
-                    before = len(ways[parent]) - len(segments[parent].token_ids)
-                    stem = ways[parent][: before + cut]
-                own = rng.integers(0, 61, length)
-                ways.append(np.concatenate([stem, own]))
-                kind = Kind(int(rng.choice([1, 2, 3, 4]))) if s else Kind.PROMPT
-                logprobs = np.zeros(length, np.float32) if kind.sampled else None
-                segments.append(
-                    Segment(parent=parent, cut=cut, kind=kind, token_ids=own, logprobs=logprobs)
-                )
-                stems.append(stem)
-                owns.append(own)
-            # A second flattening, with token numbers for ids, says where every token went.
-            ids = [np.arange(len(s.token_ids)) + 100 * i for i, s in enumerate(segments)]
-            numbered = flatten(relabelled(segments, ids)).token_ids
-            places += [(r, start + np.flatnonzero(numbered // 100 == i)) for i in range(len(ids))]
-            row.append(flatten(relabelled(segments, [s.token_ids for s in segments])))
-            start += len(numbered)
-        packed.append(row)
-    return Forest(pack_rows(packed, row_tokens), stems, owns, places)
-
-
-def relabelled(segments: list[Segment], token_ids: list[np.ndarray]) -> Sample:
-    renamed = tuple(
-        Segment(parent=s.parent, cut=s.cut, kind=s.kind, token_ids=ids, logprobs=s.logprobs)
-        for s, ids in zip(segments, token_ids, strict=True)
-    )
-    return Sample(segments=renamed, advantages=(None,) * len(renamed))
-
-
-def inputs(rows: PackedRows) -> tuple[torch.Tensor, ...]:
-    """Positional arguments of PolicyModel.forward, every token selected."""
-    fields = (rows.token_ids, rows.positions, rows.parents, rows.exits, rows.trees >= 0)
-    return tuple(torch.from_numpy(field) for field in fields)
-
-
-def paths_alone(model, forest: Forest, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probs and entropies [R, T] from one plain causal run per segment."""
-    logprobs_RT = torch.zeros(forest.rows.token_ids.shape)
-    entropy_RT = torch.zeros_like(logprobs_RT)
-    for stem, own, (r, at) in zip(forest.stems, forest.owns, forest.places, strict=True):
-        way = torch.from_numpy(np.concatenate([stem, own]))[None]
-        first = max(len(stem), 1)
-        if len(own) == 0 or first == way.shape[1]:
-            continue
-        logits = model(input_ids=way, use_cache=False).logits[0].float() / temperature
-        logp = torch.log_softmax(logits[first - 1 : -1], dim=-1)
-        index = (torch.tensor(r), torch.from_numpy(at[first - len(stem) :]))
-        logprobs_RT = logprobs_RT.index_put(index, logp.gather(1, way[0, first:, None])[:, 0])
-        entropy_RT = entropy_RT.index_put(index, -(logp.exp() * logp).sum(-1))
-    return logprobs_RT, entropy_RT
-
-
-def build(name: str) -> PolicyModel:
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(CONFIGS[name], attn_implementation="sdpa")
-    return PolicyModel(model.train())
-
-
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_packed_rows_equal_paths_alone(name: str, checkpointing: bool) -> None:
     """Log-probs, entropies and the gradients of a weighted sum of both."""
-    policy, forest = build(name), grow(seed=1)
+    policy, forest = PolicyModel(tiny_model(name)), grow(seed=1)
     weight_RT = torch.randn(forest.rows.token_ids.shape, generator=torch.manual_seed(2))
 
     def gradients(logprobs_RT: torch.Tensor, entropy_RT: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -149,7 +37,7 @@ def test_packed_rows_equal_paths_alone(name: str, checkpointing: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(2, 8))
 def test_many_forests(seed: int) -> None:
-    policy, forest = build("qwen3"), grow(seed, rows=3, trees=6)
+    policy, forest = PolicyModel(tiny_model("qwen3")), grow(seed, rows=3, trees=6)
     with torch.no_grad():
         logprobs_RT, _ = policy(*inputs(forest.rows), temperature=1.0, chunk=1024)
         expected_RT, _ = paths_alone(policy.model, forest, temperature=1.0)
@@ -158,7 +46,7 @@ def test_many_forests(seed: int) -> None:
 
 def test_only_selected_tokens_and_any_chunk() -> None:
     """A selection gives the same numbers and zeros elsewhere, whatever the chunk."""
-    policy, forest = build("llama"), grow(seed=3)
+    policy, forest = PolicyModel(tiny_model("llama")), grow(seed=3)
     *fields, select_RT = inputs(forest.rows)
     chosen_RT = select_RT & (torch.rand(select_RT.shape, generator=torch.manual_seed(1)) < 0.5)
     with torch.no_grad():
@@ -177,7 +65,7 @@ def test_only_selected_tokens_and_any_chunk() -> None:
 
 def test_nothing_selected_still_gives_every_parameter_a_gradient() -> None:
     """A rank whose rows are filler must take part in the same collectives as the others."""
-    policy, forest = build("llama"), grow(seed=4)
+    policy, forest = PolicyModel(tiny_model("llama")), grow(seed=4)
     *fields, select_RT = inputs(forest.rows)
     logprobs_RT, _ = policy(*fields, torch.zeros_like(select_RT), temperature=1.0, chunk=8)
     logprobs_RT.sum().backward()
@@ -186,7 +74,7 @@ def test_nothing_selected_still_gives_every_parameter_a_gradient() -> None:
 
 def test_bfloat16_logits_are_float32() -> None:
     """From the same bfloat16 hidden states: the softmax of unrounded products, to 1e-5."""
-    policy, forest = build("llama").bfloat16(), grow(seed=5)
+    policy, forest = PolicyModel(tiny_model("llama")).bfloat16(), grow(seed=5)
     hidden_NH = torch.randn(50, 64, generator=torch.manual_seed(0)).bfloat16()
     targets_N = torch.arange(50)
     logprobs_N, _ = policy.head(hidden_NH, targets_N, temperature=0.5, chunk=16, entropy=False)
@@ -220,7 +108,7 @@ def test_block_mask_equals_the_one_built_from_all_pairs() -> None:
 
 
 def test_policy_loads_with_the_names_of_the_checkpoint(tmp_path) -> None:
-    model = AutoModelForCausalLM.from_config(CONFIGS["qwen2"])
+    model = tiny_model("qwen2")
     model.save_pretrained(tmp_path)
     policy = load_policy(
         str(tmp_path),
