@@ -174,7 +174,7 @@ _MAX_FACTORIAL = 2_500
 _HUGE = "@"  # stands for a number too long to be the base or the exponent of another power
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_FACTORIAL = re.compile(r"(\d+|@|!)[\s)}\]]*!")
+_FACTORIAL = re.compile(r"(\d+|@|!)(?=[\s)}\]]*!)")
 _GROUPED_NUMBER = re.compile(r"[({]\s*([+-]?\s*(?:\d+|@))\s*[)}]")
 _NUMERIC_POWER = re.compile(r"(\d+|@)\s*\^\s*([+-]?)\s*(\d+|@)(?!\s*[\^\d])")
 

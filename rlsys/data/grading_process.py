@@ -41,6 +41,11 @@ class GradingProcess:
         self._ready = False
         self._finalizer: weakref.finalize | None = None  # type: ignore[type-arg]
 
+    @property
+    def pid(self) -> int | None:
+        """Process id, None unless started."""
+        return None if self._process is None else self._process.pid
+
     def start(self) -> None:
         """Start the process without waiting for it; `compare` waits until it is ready."""
         command = [sys.executable, "-W", "ignore", "-m", grading_worker.__name__]

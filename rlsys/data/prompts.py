@@ -86,6 +86,8 @@ class PromptRenderer:
                 f"tokenizer {tokenizer.name_or_path!r} has no chat template; set "
                 "data.prompt.chat_template to false or choose a chat model"
             )
+        # Without a template nobody else writes the BOS that the tokenizer would put first.
+        self._bos = [] if config.chat_template else _automatic_bos(tokenizer)
         self._overhead = len(self._render_text(""))
 
     def render(self, problem: Problem) -> Tokens:
@@ -104,7 +106,9 @@ class PromptRenderer:
         if self._config.chat_template:
             ids = encode(self._tokenizer, self._through_chat_template(turns))
         else:
-            ids = self._with_bos(encode(self._tokenizer, "".join(turn for _, turn in turns)))
+            ids = encode(self._tokenizer, "".join(turn for _, turn in turns))
+            if ids[:1] != self._bos:
+                ids = self._bos + ids
         return ids + self._prefill
 
     def _turns(self, text: str) -> list[tuple[str, str]]:
@@ -133,12 +137,10 @@ class PromptRenderer:
             ) from error
         return text
 
-    def _with_bos(self, ids: list[int]) -> list[int]:
-        """Put BOS first where the tokenizer would, for no template did."""
-        bos = self._tokenizer.bos_token_id
-        usual = self._tokenizer("a")["input_ids"]
-        wanted = bos is not None and usual[:1] == [bos] and ids[:1] != [bos]
-        return [bos, *ids] if wanted else ids
+
+def _automatic_bos(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    first: list[int] = tokenizer("a")["input_ids"][:1]
+    return first if first == [tokenizer.bos_token_id] else []
 
 
 def filter_prompts(
