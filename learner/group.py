@@ -46,14 +46,18 @@ class LearnerGroup:
             for rank, rank_options in enumerate(options)
         ]
         group = cls(actors, spec)
-        address, port = await actors[0].address.remote()
-        await group.call_all("setup", address, port)
+        await group.call_all("setup", *await group.address())
         return group
 
     @property
     def actors(self) -> list[Any]:
         """Ray handles of the ranks, in order."""
         return list(self._actors)
+
+    async def address(self) -> tuple[str, int]:
+        """Return the address of rank 0's node and a free port on it."""
+        address: tuple[str, int] = await self._actors[0].address.remote()
+        return address
 
     async def step(self, groups: Sequence[TrainGroup]) -> dict[str, float]:
         """Train on a batch of groups and return the metrics of LearnerWorker.step."""

@@ -24,6 +24,7 @@ from learner.metrics import Sums, step_metrics
 from learner.plan import RankPlan
 from learner.schedule import learning_rate
 from learner.spec import LearnerSpec
+from learner.sync import SyncSpec, TensorSpec, WeightSender
 from rlsys.algorithms.loss import LossInputs, merge_metrics, nll_loss, policy_loss
 from rlsys.errors import TrainingError
 from rlsys.types import Floats, Sample, Tokens
@@ -42,6 +43,7 @@ class LearnerWorker:
         self._skipped_in_row = 0
         self._seconds: dict[str, float] = {}
         self._engine: Any = None
+        self._sender: WeightSender
         self._reference: PolicyModel | None = None
 
     def address(self) -> tuple[str, int]:
@@ -229,6 +231,26 @@ class LearnerWorker:
             logprobs_RT, _ = self._forward(self._engine, batch, 1.0)
             rows.extend(logprobs_RT.cpu().numpy())
         return [row[1 : len(ids)] for row, ids in zip(rows, sequences, strict=True)]
+
+    def open_sync(self, spec: SyncSpec) -> list[list[TensorSpec]]:
+        """Prepare to send weights; return the plan of buckets."""
+        self._sender = WeightSender(
+            self.module,
+            spec,
+            dtype=self._spec.dtype,
+            rank=self._spec.rank,
+            partitioned=self.zero_stage == 3,
+        )
+        return self._sender.plan()
+
+    def join_sync(self, host: str) -> None:
+        """Meet the engines' workers; returns once all are there."""
+        self._sender.join(host)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def send_bucket(self, index: int) -> str | bytes | None:
+        """Send one bucket of the current weights; see WeightSender.send."""
+        return self._sender.send(index)
 
     def save(self, folder: str, tag: str) -> None:
         """Write everything that is needed to go on from here to `folder/tag`."""

@@ -14,6 +14,7 @@ import torch
 
 from learner.plan import make_plan
 from learner.spec import LearnerSpec
+from learner.sync import SyncSpec
 from learner.worker import LearnerWorker
 from rlsys.config import LearnerConfig, LossConfig, OptimizerConfig
 from rlsys.errors import CheckpointError, TrainingError
@@ -203,16 +204,19 @@ def test_resume_is_exact(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_zero_3_evaluates_saves_exports_and_trains_in_any_order(
+def test_zero_3_evaluates_saves_sends_exports_and_trains_in_turn(
     start: Callable[..., LearnerWorker], groups: Groups, tmp_path: Path, dtype: str
 ) -> None:
     sequences = [np.arange(5, dtype=np.int32), np.array([7, 3, 1, 1, 9, 30], np.int32)]
     worker = start(zero_stage=3, dtype=dtype)
     before = worker.sequence_logprobs(sequences)
+    sync = SyncSpec(transport="shm", bucket_bytes=20_000, folder=str(tmp_path / "sync"))
+    plan = worker.open_sync(sync)
     for _ in range(2):  # the second round replaces files and finds the state the first one left
         train(worker, groups)
         worker.sequence_logprobs(sequences)
         worker.save(str(tmp_path), "step-1")
+        assert all(worker.send_bucket(bucket) for bucket in range(len(plan)))
         worker.export(str(tmp_path / "export"))
         train(worker, groups)
     worker.export(str(tmp_path / "export"))
