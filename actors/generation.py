@@ -21,6 +21,9 @@ from rlsys.types import Completion, Floats, GenerationRequest, Tokens
 
 INITIAL_VERSION = 0
 
+CPU_BATCH_TOKENS = 4096
+"""Tokens of one engine step on the CPU; a longer prompt raises it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
@@ -204,6 +207,10 @@ def _engine_args(spec: EngineSpec) -> Any:
         # never hit for short thoughts. CUDA kernels choose their own.
         block_size=None if spec.on_gpu else 32,
         enable_prefix_caching=True,
+        # On CPU a prompt prefilled in parts breaks requests that have a seed (vLLM rewinds their
+        # generator, which only CUDA's can).
+        enable_chunked_prefill=None if spec.on_gpu else False,
+        max_num_batched_tokens=None if spec.on_gpu else max(CPU_BATCH_TOKENS, spec.max_length),
         # Divided by the temperature, so that the learner's log-probs are comparable.
         logprobs_mode="processed_logprobs",
         worker_extension_cls="actors.weight_receiver.WeightReceiver",

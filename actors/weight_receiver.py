@@ -115,8 +115,9 @@ def _repack_tied_head(model: Any) -> None:
     """
     for layer in model.modules():
         weight = getattr(layer, "weight", None)
-        packed = hasattr(layer, "cpu_linear") and weight is not None
-        if packed and weight.ndim == 2 and weight.numel():
+        if not hasattr(layer, "cpu_linear") or weight is None:
+            continue
+        if weight.ndim == 2 and weight.numel():
             from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 
             dispatch_cpu_unquantized_gemm(layer, remove_weight=False)

@@ -37,13 +37,13 @@ PROMPT, THOUGHT = 0, 1
 """Segment indices that every anytime episode has."""
 
 
-class Branch(NamedTuple):
+class Fork(NamedTuple):
     """The answers wanted at one distinct cut of one thought."""
 
     episode: int
     split: int
     cut: int
-    count: int
+    answers: int
     forced: Tokens
 
 
@@ -68,14 +68,14 @@ class AnytimeEnvironment:
     async def run_group(self, index: int, problem: Problem, prompt: Tokens) -> Group:
         """Grow the group's thoughts, then every answer of every cut, then grade them."""
         thoughts = await self._think(index, prompt)
-        branches = [b for g, t in enumerate(thoughts) for b in self._branches(g, t)]
-        completions = await self._answer(index, prompt, thoughts, branches)
-        verdicts = await self._grade(problem, thoughts, branches, completions)
+        forks = [f for g, t in enumerate(thoughts) for f in self._forks(g, t)]
+        completions = await self._answer(index, prompt, thoughts, forks)
+        verdicts = await self._grade(problem, thoughts, forks, completions)
         return Group(
             index=index,
             problem=problem,
             episodes=tuple(
-                self._episode(g, prompt, thought, branches, completions, verdicts)
+                self._episode(g, prompt, thought, forks, completions, verdicts)
                 for g, thought in enumerate(thoughts)
             ),
         )
@@ -96,11 +96,11 @@ class AnytimeEnvironment:
         (thoughts,) = await self.generator.generate([request])
         return thoughts
 
-    def _branches(self, episode: int, thought: Completion) -> list[Branch]:
+    def _forks(self, episode: int, thought: Completion) -> list[Fork]:
         length, closed = len(thought.token_ids), self.is_closed(thought)
         plan = truncation_plan(length, closed, self.budgets, self.answers)
         return [
-            Branch(episode, split, cut, count, self._forced(truncated))
+            Fork(episode, split, cut, count, self._forced(truncated))
             for cut, count, split, truncated in plan
         ]
 
@@ -114,21 +114,21 @@ class AnytimeEnvironment:
         )
 
     async def _answer(
-        self, index: int, prompt: Tokens, thoughts: list[Completion], branches: list[Branch]
+        self, index: int, prompt: Tokens, thoughts: list[Completion], forks: list[Fork]
     ) -> list[list[Completion]]:
         requests = [
             GenerationRequest(
                 token_ids=np.concatenate(
-                    [prompt, thoughts[b.episode].token_ids[: b.cut], b.forced]
+                    [prompt, thoughts[f.episode].token_ids[: f.cut], f.forced]
                 ).astype(np.int32),
-                n=b.count,
+                n=f.answers,
                 max_tokens=self.answer_tokens,
                 stop_token_ids=self.think.eos_ids,
                 temperature=self.temperature,
-                seed=derive_seed(self.seed, index, "answer", b.episode, b.split),
-                engine=thoughts[b.episode].engine,
+                seed=derive_seed(self.seed, index, "answer", f.episode, f.split),
+                engine=thoughts[f.episode].engine,
             )
-            for b in branches
+            for f in forks
         ]
         return await self.generator.generate(requests)
 
@@ -136,18 +136,18 @@ class AnytimeEnvironment:
         self,
         problem: Problem,
         thoughts: list[Completion],
-        branches: list[Branch],
+        forks: list[Fork],
         completions: list[list[Completion]],
     ) -> list[list[Verdict]]:
         """Verdict of every answer; one that breaks the thought format is WRONG unread."""
         texts: list[GradingRequest] = []
         places: list[tuple[int, int]] = []
-        verdicts = [[Verdict.WRONG] * b.count for b in branches]
-        for row, (branch, answers) in enumerate(zip(branches, completions, strict=True)):
-            thought = thoughts[branch.episode].token_ids[: branch.cut]
+        verdicts = [[Verdict.WRONG] * f.answers for f in forks]
+        for row, (fork, answers) in enumerate(zip(forks, completions, strict=True)):
+            thought = thoughts[fork.episode].token_ids[: fork.cut]
             for column, answer in enumerate(answers):
-                if self._well_formed(thought, branch.forced, answer.token_ids):
-                    text = self.decode([*branch.forced.tolist(), *answer.token_ids.tolist()])
+                if self._well_formed(thought, fork.forced, answer.token_ids):
+                    text = self.decode([*fork.forced.tolist(), *answer.token_ids.tolist()])
                     texts.append(GradingRequest(text, problem.answer))
                     places.append((row, column))
         for (row, column), verdict in zip(places, await self.grader.grade(texts), strict=True):
@@ -165,7 +165,7 @@ class AnytimeEnvironment:
         episode: int,
         prompt: Tokens,
         thought: Completion,
-        branches: list[Branch],
+        forks: list[Fork],
         completions: list[list[Completion]],
         verdicts: list[list[Verdict]],
     ) -> Episode:
@@ -176,19 +176,19 @@ class AnytimeEnvironment:
         places: list[int] = []
         splits: list[int] = []
         flat: list[Verdict] = []
-        for branch, answers, row in zip(branches, completions, verdicts, strict=True):
-            if branch.episode != episode:
+        for fork, answers, row in zip(forks, completions, verdicts, strict=True):
+            if fork.episode != episode:
                 continue
-            parent, cut = THOUGHT, branch.cut
-            if len(branch.forced):
+            parent, cut = THOUGHT, fork.cut
+            if len(fork.forced):
                 segments.append(
-                    Segment(parent=parent, cut=cut, kind=Kind.FORCED, token_ids=branch.forced)
+                    Segment(parent=parent, cut=cut, kind=Kind.FORCED, token_ids=fork.forced)
                 )
-                parent, cut = len(segments) - 1, len(branch.forced)
+                parent, cut = len(segments) - 1, len(fork.forced)
             for answer, verdict in zip(answers, row, strict=True):
                 places.append(len(segments))
                 segments.append(_sampled(answer, parent=parent, cut=cut, kind=Kind.ANSWER))
-                splits.append(branch.split)
+                splits.append(fork.split)
                 flat.append(verdict)
         return Episode(
             segments=tuple(segments),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 
+from actors.generation import engine_environment
 from rlsys.config import GenerationConfig, LearnerConfig, RunConfig
+from rlsys.errors import RlsysError
+
+T = TypeVar("T")
 
 SERVICE_CPUS = 1.0
 """Logical cores of an environment or grading actor."""
@@ -65,30 +70,64 @@ def bundles(config: RunConfig) -> list[dict[str, float]]:
     return [learner] * ranks + [engine] * engines
 
 
+async def place_ranks(config: LearnerConfig) -> list[dict[str, Any]]:
+    """Reserve cards for a learner alone; return Ray options for every rank."""
+    bundle = learner_bundle(config)
+    options = await _reserve([bundle] * config.ranks)
+    return [options(i, bundle, learner_environment(config)) for i in range(config.ranks)]
+
+
 async def place(config: RunConfig) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Reserve the bundles; return Ray options for every rank and for every engine."""
+    options = await _reserve(bundles(config))
+    learner, generation = config.learner, config.generation
+    first_engine = 0 if colocated(config) else learner.ranks
+    rank_variables = learner_environment(learner)
+    engine_variables = engine_environment(
+        on_gpu=generation.gpus_per_engine > 0, threads=int(generation.cpus_per_engine)
+    )
+    ranks = [options(i, learner_bundle(learner), rank_variables) for i in range(learner.ranks)]
+    engines = [
+        options(first_engine + i, engine_bundle(generation), engine_variables)
+        for i in range(generation.engines)
+    ]
+    return ranks, engines
+
+
+async def _reserve(
+    wanted: list[dict[str, float]],
+) -> Callable[[int, dict[str, float], dict[str, str]], dict[str, Any]]:
+    """Wait for the bundles; return a maker of actor options from bundle, resources, variables."""
     from ray.util.placement_group import placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    group = placement_group(bundles(config), strategy="PACK")
+    group = placement_group(wanted, strategy="PACK")
     await group.ready()
 
-    def options(bundle: int, resources: dict[str, float]) -> dict[str, Any]:
+    def options(
+        bundle: int, resources: dict[str, float], variables: dict[str, str]
+    ) -> dict[str, Any]:
         return {
             "num_cpus": resources["CPU"],
             "num_gpus": resources.get("GPU", 0),
+            "runtime_env": {"env_vars": variables},
             "scheduling_strategy": PlacementGroupSchedulingStrategy(
                 placement_group=group, placement_group_bundle_index=bundle
             ),
         }
 
-    first_engine = 0 if colocated(config) else config.learner.ranks
-    ranks = [options(i, learner_bundle(config.learner)) for i in range(config.learner.ranks)]
-    engines = [
-        options(first_engine + i, engine_bundle(config.generation))
-        for i in range(config.generation.engines)
-    ]
-    return ranks, engines
+    return options
+
+
+def learner_environment(config: LearnerConfig) -> dict[str, str]:
+    """Environment variables of a learner rank."""
+    if config.gpus_per_rank:
+        return {"DS_ACCELERATOR": "cuda"}
+    return {
+        "DS_ACCELERATOR": "cpu",
+        "OMP_NUM_THREADS": str(max(1, int(config.cpus_per_rank))),
+        "TORCHDYNAMO_DISABLE": "1",
+    }
 
 
 def total_cpus(config: RunConfig) -> float:
@@ -99,3 +138,19 @@ def total_cpus(config: RunConfig) -> float:
 
 def _bundle(cpus: float, gpus: float) -> dict[str, float]:
     return {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """asyncio.run, with the error that a group of tasks hides brought to the surface."""
+    try:
+        return asyncio.run(main)
+    except BaseExceptionGroup as group:
+        raise _cause(group) from group
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The first of our own errors in a group, else its first leaf."""
+    while isinstance(error, BaseExceptionGroup):
+        ours, _ = error.split(RlsysError)
+        error = (ours or error).exceptions[0]
+    return error

@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import ray
 
 from actors.environment import EnvironmentActor
-from actors.generation import EngineSpec, GenerationActor, engine_environment
+from actors.generation import EngineSpec, GenerationActor
 from actors.grading import GradingActor
 from actors.pools import GenerationPool, GradingPool
 from learner.group import LearnerGroup
@@ -22,15 +22,16 @@ from learner.spec import LearnerSpec
 from rlsys.config import RunConfig
 from rlsys.data.problems import ProblemStream
 from rlsys.data.prompts import resolve_model_path
-from rlsys.errors import RlsysError
 from rlsys.orchestration.checkpoints import CheckpointStore
 from rlsys.orchestration.evaluation import evaluate as run_evaluation
+from rlsys.orchestration.launch.learner import RayLearner
 from rlsys.orchestration.launch.runner import ObjectStoreFiles, RayRunner
 from rlsys.orchestration.launch.session import (
     SERVICE_CPUS,
     nodes,
     place,
     ray_session,
+    run,
     total_cpus,
 )
 from rlsys.orchestration.launch.weights import connect
@@ -39,8 +40,6 @@ from rlsys.orchestration.loop import train as run_loop
 from rlsys.orchestration.preflight import Inputs, check_inputs, check_resources
 from rlsys.orchestration.protocols import Reporter
 from rlsys.orchestration.weight_sync import WeightSync
-
-T = TypeVar("T")
 
 CLOSE_SECONDS = 20.0
 """How long actors may take to end by themselves before they are killed."""
@@ -55,7 +54,7 @@ def train(config: RunConfig, reporter: Reporter) -> bool:
     inputs = check_inputs(config)
     with ray_session(total_cpus(config)):
         check_resources(config, nodes())
-        return _run(_train(config, inputs, reporter))
+        return run(_train(config, inputs, reporter))
 
 
 def evaluate(config: RunConfig, reporter: Reporter) -> None:
@@ -63,7 +62,7 @@ def evaluate(config: RunConfig, reporter: Reporter) -> None:
     inputs = check_inputs(config)
     with ray_session(total_cpus(config)):
         check_resources(config, nodes())
-        _run(_evaluate(config, inputs, reporter))
+        run(_evaluate(config, inputs, reporter))
 
 
 async def _train(config: RunConfig, inputs: Inputs, reporter: Reporter) -> bool:
@@ -76,9 +75,9 @@ async def _train(config: RunConfig, inputs: Inputs, reporter: Reporter) -> bool:
     async with _learner_and_engines(config, inputs) as (learner, engines, folder):
         start, finished = 0, {}
         if resumed is not None:
-            start, place_ = resumed
-            await learner.load(place_ / "learner")
-            finished = checkpoints.read_groups(place_)
+            start, checkpoint = resumed
+            await RayLearner(learner).load(checkpoint / "learner")
+            finished = checkpoints.read_groups(checkpoint)
             reporter.message(f"resuming after step {start} of {config.steps}")
         parts = await _parts(config, inputs, learner, engines, folder, checkpoints, reporter, stop)
         await parts.weights.publish(start)  # a broken sync fails here, not after the first step
@@ -92,7 +91,7 @@ async def _train(config: RunConfig, inputs: Inputs, reporter: Reporter) -> bool:
             reporter.message(f"stopped after step {step}; the same command goes on from there")
             return False
         await run_evaluation(parts.runner, inputs.evaluation, config, reporter, step)
-        await learner.export(config.run_dir / "export")
+        await parts.learner.export(config.run_dir / "export")
     return True
 
 
@@ -151,7 +150,7 @@ async def _parts(
     )
     return Parts(
         runner=_runner(config, engines),
-        learner=learner,
+        learner=RayLearner(learner),
         weights=weights,
         checkpoints=checkpoints,
         reporter=reporter,
@@ -163,8 +162,6 @@ def _engine_pool(
     config: RunConfig, inputs: Inputs, options: list[dict[str, Any]]
 ) -> GenerationPool:
     generation = config.generation
-    on_gpu = generation.gpus_per_engine > 0
-    environment = engine_environment(on_gpu=on_gpu, threads=int(generation.cpus_per_engine))
     actor = ray.remote(GenerationActor)
     engines = []
     for index, place_options in enumerate(options):
@@ -175,14 +172,13 @@ def _engine_pool(
             max_length=inputs.longest_sequence,
             max_sequences=generation.max_sequences,
             tensor_parallel=generation.tensor_parallel,
-            on_gpu=on_gpu,
+            on_gpu=generation.gpus_per_engine > 0,
             gpu_memory_utilization=generation.gpu_memory_utilization,
             kv_cache_bytes=generation.kv_cache_mib << 20 if generation.kv_cache_mib else None,
             enforce_eager=generation.enforce_eager,
             seed=config.seed,
         )
-        actor_options = {"runtime_env": {"env_vars": environment}, **place_options}
-        engines.append(actor.options(**actor_options).remote(spec))
+        engines.append(actor.options(**place_options).remote(spec))
     return GenerationPool(engines)
 
 
@@ -210,22 +206,6 @@ def _learner_spec(config: RunConfig) -> LearnerSpec:
         total_steps=config.steps * config.batch.optimizer_steps,
         optimizer_steps=config.batch.optimizer_steps,
     )
-
-
-def _run(main: Coroutine[Any, Any, T]) -> T:
-    """asyncio.run, with the error that a group of tasks hides brought to the surface."""
-    try:
-        return asyncio.run(main)
-    except BaseExceptionGroup as group:
-        raise _cause(group) from group
-
-
-def _cause(error: BaseException) -> BaseException:
-    """The first of our own errors in a group, else its first leaf."""
-    while isinstance(error, BaseExceptionGroup):
-        ours, _ = error.split(RlsysError)
-        error = (ours or error).exceptions[0]
-    return error
 
 
 async def _quietly(closing: Coroutine[Any, Any, None]) -> None:

@@ -96,7 +96,7 @@ async def connect(
 ) -> tuple[LearnerSource, EngineSink]:
     """Prepare both ends; for NCCL, bring learner and workers into one group."""
     transport = transport_of(config)
-    host, port = await learner.address()
+    host, port = (await learner.call_all("address"))[0]
     workers = config.generation.tensor_parallel
     spec = SyncSpec(
         transport=transport,

@@ -1,0 +1,48 @@
+"""`rlsys sft`: the same learner with the loss on response tokens."""
+
+from __future__ import annotations
+
+import time
+
+import ray
+
+from learner.group import LearnerGroup
+from learner.spec import LearnerSpec
+from rlsys.config import LossConfig, SftConfig
+from rlsys.data.prompts import load_tokenizer, resolve_model_path
+from rlsys.data.supervised import SupervisedRows, supervised_rows
+from rlsys.orchestration.launch.learner import RayLearner
+from rlsys.orchestration.launch.session import place_ranks, ray_session, run
+from rlsys.orchestration.protocols import Reporter
+
+
+def sft(config: SftConfig, reporter: Reporter) -> None:
+    """Train config.model on supervised rows and write it to run_dir/export."""
+    rows = supervised_rows(config, load_tokenizer(config.model.path))
+    with ray_session(config.learner.ranks * config.learner.cpus_per_rank):
+        run(_sft(config, rows, reporter))
+
+
+async def _sft(config: SftConfig, rows: SupervisedRows, reporter: Reporter) -> None:
+    spec = LearnerSpec(
+        model_path=str(resolve_model_path(config.model.path)),
+        dtype=config.model.dtype,
+        seed=config.seed,
+        config=config.learner,
+        loss=LossConfig(aggregation="token_mean"),
+        temperature=1.0,
+        objective="nll",
+        total_steps=config.steps,
+    )
+    group = await LearnerGroup.start(spec, await place_ranks(config.learner))
+    learner = RayLearner(group)
+    for step in range(config.steps):
+        started = time.monotonic()
+        samples = tuple(rows.samples(step, config.rows_per_step))
+        sizes = [(s.num_tokens, s.num_trained) for s in samples]
+        metrics = await learner.step_samples([(ray.put(samples), sizes)])
+        metrics["time/step"] = time.monotonic() - started
+        if (step + 1) % config.log_every == 0 or step + 1 == config.steps:
+            reporter.step(step + 1, metrics)
+    await learner.export(config.run_dir / "export")
+    await group.close()

@@ -1,0 +1,237 @@
+"""Everything that can be known to be wrong before Ray starts, and what a run has to work with.
+
+batch_table     how a training step divides, for the eye
+check_inputs    model, tokenizer, data and prompts, loaded and fitted to each other
+check_resources the cards and cores of a cluster (rlsys.orchestration.resources)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rich.table import Table
+
+from rlsys.config import ModelConfig, RunConfig
+from rlsys.data.problems import load_problems
+from rlsys.data.prompts import (
+    PromptRenderer,
+    ThinkTokens,
+    filter_prompts,
+    load_tokenizer,
+    resolve_model_path,
+)
+from rlsys.errors import ConfigError, DataError, ModelError
+from rlsys.orchestration.resources import check_local_gpus, check_resources, check_shares
+from rlsys.types import Problem, Tokens
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+__all__ = [
+    "Inputs",
+    "batch_table",
+    "check_batch",
+    "check_inputs",
+    "check_local_gpus",
+    "check_model",
+    "check_resources",
+    "check_shares",
+]
+
+CPU_HEAD_SIZES: Final = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Attention head sizes that the CPU build of vLLM has kernels for."""
+
+_MODEL_FILES: Final = {
+    "settings": ("config.json",),
+    "weights": ("*.safetensors", "pytorch_model*.bin"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What a run works with, checked."""
+
+    train: list[Problem]
+    """Training problems whose prompt fits."""
+    evaluation: list[Problem]
+    """The held-out problems of the anytime curve."""
+    dropped: int
+    """Problems of both whose prompt is too long."""
+    longest_sequence: int
+    """Most tokens of a prompt, a thought, what is forced and an answer together."""
+    canary: tuple[Tokens, ...]
+    """Prompts on which engine and learner are compared after every sync."""
+
+    def summary(self) -> str:
+        """One sentence for the user."""
+        dropped = f", {self.dropped:,} dropped for a prompt that is too long" * bool(self.dropped)
+        return (
+            f"{len(self.train):,} training and {len(self.evaluation):,} held-out problems"
+            f"{dropped}; sequences of at most {self.longest_sequence:,} tokens"
+        )
+
+
+def check_inputs(config: RunConfig) -> Inputs:
+    """Load model settings, tokenizer and problems and fit them to each other.
+
+    Raises:
+        ModelError: no such model, a tokenizer without the needed tokens, or sequences longer than
+            the model takes.
+        DataError: problems are missing, empty or malformed, or every prompt is too long.
+    """
+    check_shares(config)
+    check_batch(config)
+    limit = check_model(config.model, on_cpu=not config.generation.gpus_per_engine)
+    tokenizer = load_tokenizer(config.model.path)
+    think = ThinkTokens.resolve(tokenizer, config.environment)
+    renderer = PromptRenderer(tokenizer, config.data.prompt)
+    episode = _tokens_after_prompt(config, think)
+    room = limit - episode
+    if room < 1:
+        raise ModelError(_no_room(config, limit, episode))
+    prompt_tokens = min(config.data.prompt.max_tokens, room)
+    problems = load_problems(config.data.train)
+    held_out = load_problems(config.data.evaluation)[: config.evaluation.problems]
+    try:
+        train, dropped = filter_prompts(problems, renderer, prompt_tokens)
+        evaluation, more = filter_prompts(held_out, renderer, prompt_tokens)
+    except DataError as error:
+        if room >= config.data.prompt.max_tokens:
+            raise
+        raise ModelError(f"{_no_room(config, limit, episode)} ({error})") from None
+    return Inputs(
+        train=train,
+        evaluation=evaluation,
+        dropped=dropped + more,
+        longest_sequence=prompt_tokens + episode,
+        canary=tuple(renderer.render(p) for p in evaluation[: config.sync.canary_prompts]),
+    )
+
+
+def check_model(model: ModelConfig, *, on_cpu: bool) -> int:
+    """Return the longest sequence in tokens that the model may be used with.
+
+    `on_cpu` says that the CPU build of vLLM will run it.
+
+    Raises ModelError if the folder lacks its files, if max_length is beyond the model's own limit,
+    or if the CPU build has no attention for its head size.
+    """
+    folder = resolve_model_path(model.path)
+    settings = _model_settings(model.path, folder)
+    own: int | None = getattr(settings, "max_position_embeddings", None)
+    if model.max_length is not None and own is not None and model.max_length > own:
+        raise ModelError(
+            f"model.max_length {model.max_length} is beyond the {own} positions of model.path "
+            f"{model.path!r}; lower it"
+        )
+    limit = model.max_length or own
+    if limit is None:
+        raise ModelError(
+            f"model.path {model.path!r} does not say how long its sequences may be; "
+            "set model.max_length"
+        )
+    heads = getattr(settings, "num_attention_heads", None)
+    if on_cpu and heads is not None:
+        size = getattr(settings, "head_dim", None) or settings.hidden_size // heads
+        if size not in CPU_HEAD_SIZES:
+            raise ModelError(
+                f"model.path {model.path!r} has attention heads of size {size}, but engines on the "
+                f"CPU take {', '.join(map(str, CPU_HEAD_SIZES))}; set generation.gpus_per_engine "
+                "or use another model"
+            )
+    return limit
+
+
+def _model_settings(path: str, folder: str) -> PretrainedConfig:
+    from transformers import AutoConfig
+
+    local = Path(folder)
+    if local.is_dir():
+        for what, patterns in _MODEL_FILES.items():
+            if not any(found for pattern in patterns for found in local.glob(pattern)):
+                raise ModelError(
+                    f"model folder {path!r} has no {what} ({' or '.join(patterns)}); set "
+                    "model.path to a whole Hugging Face folder"
+                )
+    try:
+        settings = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ModelError(
+            f"model.path {path!r} is neither a folder nor a hub name that can be loaded "
+            f"({reason}); correct it, or download the model and give its folder"
+        ) from error
+    return settings.get_text_config()
+
+
+def _largest_budget(config: RunConfig) -> int:
+    return max(config.environment.budgets[-1], config.evaluation_budgets[-1])
+
+
+def _tokens_after_prompt(config: RunConfig, think: ThinkTokens) -> int:
+    """Thought, closing, end of thought, header and one answer at their longest."""
+    forced = len(think.closing_ids) + 1 + len(think.header_ids)
+    return _largest_budget(config) + forced + config.environment.answer_tokens
+
+
+def _no_room(config: RunConfig, limit: int, episode: int) -> str:
+    return (
+        f"budget {_largest_budget(config)}, the closing and an answer take {episode} of the "
+        f"{limit} tokens that model.path {config.model.path!r} may use, which leaves "
+        f"{max(limit - episode, 0)} for the prompt; lower environment.budgets and "
+        "evaluation.budgets or environment.answer_tokens"
+    )
+
+
+def check_batch(config: RunConfig) -> None:
+    """Raise ConfigError if an optimizer step has fewer episodes than there are ranks."""
+    batch, ranks = config.batch, config.learner.ranks
+    episodes = batch.episodes // batch.optimizer_steps
+    if episodes < ranks:
+        raise ConfigError(
+            f"learner.ranks {ranks} is more than the {episodes} episodes of an optimizer step "
+            f"({batch.problems} problems x {batch.group_size} / {batch.optimizer_steps} steps), so "
+            "some rank would idle; raise batch.problems or lower learner.ranks"
+        )
+
+
+def batch_table(config: RunConfig) -> Table:
+    """What a training step holds: problems -> episodes -> scores -> tokens."""
+    batch, env = config.batch, config.environment
+    episodes = batch.episodes
+    per_optimizer_step = episodes // batch.optimizer_steps
+    tokens = episodes * config.longest_episode
+    table = Table(title=f"A training step of {config.name!r}", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    rows = [
+        ("problems", batch.problems, "batch.problems"),
+        ("episodes", episodes, f"x {batch.group_size} group size"),
+        (
+            "scores",
+            episodes * env.slots,
+            f"x {len(env.budgets)} budgets x {env.answers} answers per episode",
+        ),
+        (
+            "sampled tokens, at most",
+            tokens,
+            f"{env.budgets[-1]} thought + {env.slots} x {env.answer_tokens} answer per episode",
+        ),
+        (
+            "episodes per optimizer step",
+            per_optimizer_step,
+            f"{batch.optimizer_steps} optimizer steps of {batch.problems // batch.optimizer_steps} "
+            "problems",
+        ),
+        (
+            "tokens per learner rank, at most",
+            -(-tokens // config.learner.ranks),
+            f"{config.learner.ranks} ranks, balanced by tokens",
+        ),
+    ]
+    for name, count, origin in rows:
+        table.add_row(name, f"{count:,}", origin)
+    return table

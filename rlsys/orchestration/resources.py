@@ -1,0 +1,160 @@
+"""What the processes of a run ask of the machines, and whether these can hold it.
+
+A rank and an engine that both ask for a fraction of a card share one; everything else has a bundle
+of its own. Ray waits for ever for a bundle that no node can hold, so that is found here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
+
+from rlsys.config import GenerationConfig, LearnerConfig, RunConfig
+from rlsys.errors import ConfigError, ResourceError
+
+SERVICE_CPUS = 1.0
+"""Logical cores of an environment or grading actor."""
+
+
+class Bundle(NamedTuple):
+    """Resources that one node must provide together.
+
+    Example: Bundle(name="engine 1 of 2", cpus=1.0, gpus=0.5)
+    """
+
+    name: str
+    cpus: float
+    gpus: float
+
+    def __str__(self) -> str:
+        parts = [f"CPU: {self.cpus:g}"] + ([f"GPU: {self.gpus:g}"] if self.gpus else [])
+        return f"{self.name} {{{', '.join(parts)}}}"
+
+
+def colocated(learner: LearnerConfig, generation: GenerationConfig) -> bool:
+    """True if rank i and engine i share card i: both ask for a fraction of one."""
+    return 0 < learner.gpus_per_rank < 1 and 0 < generation.gpus_per_engine < 1
+
+
+def bundles(config: RunConfig) -> list[Bundle]:
+    """Every bundle of a run: shared cards, or ranks then engines; then the services."""
+    learner, generation = config.learner, config.generation
+    ranks, engines = learner.ranks, generation.engines
+    if colocated(learner, generation):
+        cpus = learner.cpus_per_rank + generation.cpus_per_engine
+        cards = max(ranks, engines)
+        placed = [Bundle(f"shared card {i + 1} of {cards}", cpus, 1.0) for i in range(cards)]
+    else:
+        placed = [
+            Bundle(f"learner rank {i + 1} of {ranks}", learner.cpus_per_rank, learner.gpus_per_rank)
+            for i in range(ranks)
+        ]
+        placed += [
+            Bundle(f"engine {i + 1} of {engines}", generation.cpus_per_engine, gpus)
+            for i, gpus in enumerate([generation.gpus_per_engine] * engines)
+        ]
+    services = {"environment": config.rollout.environment_actors, "grading": config.grading.actors}
+    return placed + [
+        Bundle(f"{name} actor {i + 1} of {count}", SERVICE_CPUS, 0.0)
+        for name, count in services.items()
+        for i in range(count)
+    ]
+
+
+def check_shares(config: RunConfig) -> None:
+    """Raise ConfigError for numbers of cards that no machine could give."""
+    rank, engine = config.learner.gpus_per_rank, config.generation.gpus_per_engine
+    parallel = config.generation.tensor_parallel
+    if rank > 1:
+        raise ConfigError(
+            f"learner.gpus_per_rank {rank:g} is more than the one card a rank can use; "
+            "raise learner.ranks instead"
+        )
+    if engine and engine != parallel and (engine > 1 or parallel > 1):
+        raise ConfigError(
+            f"generation.gpus_per_engine {engine:g} does not match generation.tensor_parallel "
+            f"{parallel}; set both to the same number, or tensor_parallel to 1 for a part of a card"
+        )
+    if colocated(config.learner, config.generation) and rank + engine > 1:
+        raise ConfigError(
+            f"learner.gpus_per_rank {rank:g} and generation.gpus_per_engine {engine:g} share a "
+            f"card but add up to {rank + engine:g}; lower them to 1 together"
+        )
+
+
+def check_resources(config: RunConfig, nodes: Sequence[Mapping[str, float]]) -> None:
+    """Raise ResourceError, with the first bundle that no node can hold, if there is one.
+
+    `nodes` holds the total resources of every node as Ray names them: {"CPU": 8, "GPU": 2}.
+    """
+    free = [_Node.of(node) for node in nodes]
+    # Large first, as a placement group would; services take what is left.
+    for bundle in sorted(bundles(config), key=lambda b: (-b.gpus, -b.cpus)):
+        if not any(node.take(bundle) for node in free):
+            there = "; ".join(
+                f"{{CPU: {node.get('CPU', 0):g}, GPU: {node.get('GPU', 0):g}}}" for node in nodes
+            )
+            left = "; ".join(map(str, free))
+            raise ResourceError(
+                f"{bundle} fits on no node: there is {there}, of which {left} is left beside the "
+                "other bundles; ask for less under learner and generation, or add nodes"
+            )
+
+
+def check_local_gpus(config: RunConfig) -> None:
+    """The same for the cards of this machine, before a local Ray is started on it.
+
+    Logical cores are not compared: a local Ray is started with as many as the run asks for.
+    """
+    wants_gpu = config.learner.gpus_per_rank or config.generation.gpus_per_engine
+    if not wants_gpu or os.environ.get("RAY_ADDRESS", "local") != "local":
+        return
+    import torch
+
+    try:
+        check_resources(config, [{"CPU": inf, "GPU": torch.cuda.device_count()}])
+    except ResourceError as error:
+        raise ResourceError(
+            f"{error}; set RAY_ADDRESS=auto to use a cluster that is already running"
+        ) from None
+
+
+@dataclass(slots=True)
+class _Node:
+    """What is left of a node: logical cores, and the free part of every card."""
+
+    cpus: float
+    cards: list[float]
+
+    @classmethod
+    def of(cls, resources: Mapping[str, float]) -> _Node:
+        return cls(resources.get("CPU", 0.0), [1.0] * int(resources.get("GPU", 0)))
+
+    def take(self, bundle: Bundle) -> bool:
+        """Take the bundle's part if the node has it; a fraction comes from a single card."""
+        shares = [bundle.gpus] if bundle.gpus <= 1 else [1.0] * int(bundle.gpus)
+        chosen = self._cards_for([share for share in shares if share])
+        if chosen is None or self.cpus < bundle.cpus:
+            return False
+        self.cpus -= bundle.cpus
+        for card, share in chosen.items():
+            self.cards[card] -= share
+        return True
+
+    def _cards_for(self, shares: Sequence[float]) -> dict[int, float] | None:
+        chosen: dict[int, float] = {}
+        for share in shares:
+            fitting = (
+                i for i, free in enumerate(self.cards) if i not in chosen and free >= share - 1e-9
+            )
+            card = next(fitting, None)
+            if card is None:
+                return None
+            chosen[card] = share
+        return chosen
+
+    def __str__(self) -> str:
+        return f"{{CPU: {self.cpus:g}, GPU: {sum(self.cards):g}}}"
