@@ -172,7 +172,7 @@ def filter_prompts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThinkTokens:
-    """The token ids that end, close and follow a thought (spec: AnytimeConfig)."""
+    """The token ids that end, close and follow a thought, as AnytimeConfig spells them."""
 
     think_end_id: int
     eos_ids: tuple[int, ...]
