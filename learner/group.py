@@ -101,6 +101,8 @@ class LearnerGroup:
 
     async def close(self) -> None:
         """End every rank and free its resources."""
-        await self.call_all("close")
-        for actor in self._actors:
-            ray.kill(actor)
+        try:
+            await self.call_all("close")
+        finally:  # a rank that waits for a dead one never answers; the caller's time-out ends here
+            for actor in self._actors:
+                ray.kill(actor)
