@@ -46,16 +46,16 @@ def test_every_sample_once_in_rows_that_hold_it(
 
 
 def test_worked_example() -> None:
-    sizes = [[(6, 2), (4, 1)], [(5, 3)]]
+    sizes = [[(6, 2)], [(5, 3), (4, 1)]]
     step = {"episodes": 3, "trained_tokens": 6}
 
     first, second = make_plan(sizes, row_tokens=10, ranks=2, optimizer_steps=1)
 
-    assert first == RankPlan(
-        groups=(0,), row_tokens=10, steps=(OptimizerStep(rows=(((0, 0), (0, 1)),), **step),)
+    assert first == RankPlan(  # the longer row; this rank's only group is number 1 of the batch
+        groups=(1,), row_tokens=10, steps=(OptimizerStep(rows=(((0, 0), (0, 1)),), **step),)
     )
     assert second == RankPlan(
-        groups=(1,), row_tokens=10, steps=(OptimizerStep(rows=(((0, 0),),), **step),)
+        groups=(0,), row_tokens=10, steps=(OptimizerStep(rows=(((0, 0),),), **step),)
     )
 
 
