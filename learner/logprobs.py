@@ -131,11 +131,14 @@ class _ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
                 entropy_N[part] = -(logp_CV.exp().mul_(logp_CV)).sum(1)
         ctx.save_for_backward(hidden_NH, weight_VH, targets_N, entropy_N)
         ctx.temperature, ctx.chunk = temperature, chunk
+        ctx.set_materialize_grads(False)  # an entropy that is only logged costs no backward pass
         return logprobs_N, entropy_N
 
     @staticmethod
     def backward(ctx: Any, grad_logprobs_N: Any, grad_entropy_N: Any) -> tuple[Any, ...]:
         hidden_NH, weight_VH, targets_N, entropy_N = ctx.saved_tensors
+        if grad_logprobs_N is None:
+            grad_logprobs_N = torch.zeros_like(entropy_N)
         grad_hidden_NH = torch.empty_like(hidden_NH)
         # Summed in float32: bfloat16 would lose the later chunks of a long batch.
         grad_weight_VH = torch.zeros_like(weight_VH, dtype=torch.float32)
@@ -143,7 +146,7 @@ class _ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
             logp_CV = _log_softmax(hidden_NH[part], weight_VH, ctx.temperature)
             grad_C1 = grad_logprobs_N[part, None]
             grad_CV = logp_CV.exp()
-            if entropy_N is None:
+            if grad_entropy_N is None:
                 grad_CV.mul_(-grad_C1)
             else:
                 slope_CV = logp_CV.add_(entropy_N[part, None]).mul_(grad_entropy_N[part, None])

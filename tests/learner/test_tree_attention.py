@@ -63,6 +63,17 @@ def test_only_selected_tokens_and_any_chunk() -> None:
     torch.testing.assert_close(results[1], results[2], rtol=1e-4, atol=1e-6)
 
 
+def test_entropy_alone_has_the_gradient_of_the_direct_formula() -> None:
+    head = PolicyModel(tiny_model("llama")).head
+    hidden_NH = torch.randn(20, 64, generator=torch.manual_seed(0)).requires_grad_()
+    targets_N = torch.zeros(20, dtype=torch.long)
+    _, entropy_N = head(hidden_NH, targets_N, temperature=2.0, chunk=8, entropy=True)
+    entropy_N.sum().backward()
+    ours, hidden_NH.grad = hidden_NH.grad, None
+    torch.distributions.Categorical(logits=hidden_NH @ head.weight.T / 2).entropy().sum().backward()
+    torch.testing.assert_close(ours, hidden_NH.grad, atol=1e-5, rtol=1e-4)
+
+
 def test_nothing_selected_still_gives_every_parameter_a_gradient() -> None:
     """A rank whose rows are filler must take part in the same collectives as the others."""
     policy, forest = PolicyModel(tiny_model("llama")), grow(seed=4)
