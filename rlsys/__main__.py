@@ -1,0 +1,5 @@
+"""`python -m rlsys` is `rlsys`."""
+
+from rlsys.cli import main
+
+main()
