@@ -83,9 +83,10 @@ def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
     with _sentences():
         from rlsys.config import SftConfig
         from rlsys.config_loading import dump_config, load_config
-        from rlsys.orchestration.preflight import check_model
+        from rlsys.orchestration.preflight import check_local_gpus, check_model
 
         config = load_config(config_file, overrides or [], SftConfig)
+        check_local_gpus(config)
         check_model(config.model, on_cpu=False)
         from rlsys.orchestration import launch
         from rlsys.orchestration.reporting import Reporter

@@ -30,11 +30,16 @@ class _Loader(yaml.SafeLoader):
     """YAML 1.1 with the numbers of YAML 1.2: `3e-4` is a number, not text."""
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-    list("-+.0123456789"),
-)
+class _Dumper(yaml.SafeDumper):
+    """Quotes the texts that _Loader would take for numbers."""
+
+
+for _side in (_Loader, _Dumper):
+    _side.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+        list("-+.0123456789"),
+    )
 
 
 @overload
@@ -68,7 +73,7 @@ def load_config(
 
 def dump_config(config: Section) -> str:
     """The whole configuration as YAML, defaults included; load_config gives back an equal one."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False)
 
 
 def _read(path: Path) -> Tree:

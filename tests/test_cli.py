@@ -126,6 +126,15 @@ def test_a_model_folder_without_its_files_is_refused(config: Path, tmp_path: Pat
     assert "has no settings" in refusal("sft", sft, f"model.path={tmp_path / 'empty'}")
 
 
+def test_supervised_runs_count_cards_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    sft = tmp_path / "sft.yaml"
+    sft.write_text("learner: {ranks: 2, gpus_per_rank: 1.0}\n")
+    assert "learner rank 2 of 2 {CPU: 1, GPU: 1} fits on no node" in refusal("sft", sft)
+
+
 def test_every_fault_has_a_line_of_its_own(config: Path) -> None:
     result = run_cli.invoke(app, ["train", str(config), "steps=x", "seed=-1"])
     assert result.exit_code == 2

@@ -237,6 +237,12 @@ def test_a_run_survives_the_way_through_yaml(tmp_path: Path, config: RunConfig) 
     assert load_config(path) == config
 
 
+def test_text_that_looks_like_a_number_stays_text(tmp_path: Path) -> None:
+    for name in ("1e5", "0E0", "3.5", "true", "null", "~", "12", ""):
+        path = write(tmp_path, dump_config(RunConfig(name=name)))
+        assert load_config(path).name == name
+
+
 @shared_folder
 @given(config=sfts)
 def test_supervised_runs_survive_too(tmp_path: Path, config: SftConfig) -> None:

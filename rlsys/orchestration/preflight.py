@@ -209,7 +209,7 @@ def batch_table(config: RunConfig) -> Table:
     table.add_column()
     rows = [
         ("problems", batch.problems, "batch.problems"),
-        ("episodes", episodes, f"x {batch.group_size} group size"),
+        ("episodes", episodes, f"x {batch.group_size} group_size"),
         (
             "scores",
             episodes * env.slots,
@@ -223,13 +223,12 @@ def batch_table(config: RunConfig) -> Table:
         (
             "episodes per optimizer step",
             per_optimizer_step,
-            f"{batch.optimizer_steps} optimizer steps of {batch.problems // batch.optimizer_steps} "
-            "problems",
+            f"/ {batch.optimizer_steps} optimizer_steps",
         ),
         (
             "tokens per learner rank, at most",
             -(-tokens // config.learner.ranks),
-            f"{config.learner.ranks} ranks, balanced by tokens",
+            f"/ {config.learner.ranks} ranks, balanced by tokens",
         ),
     ]
     for name, count, origin in rows:

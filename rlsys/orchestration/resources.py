@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from rlsys.config import GenerationConfig, LearnerConfig, RunConfig
+from rlsys.config import GenerationConfig, LearnerConfig, RunConfig, SftConfig
 from rlsys.errors import ConfigError, ResourceError
 
 SERVICE_CPUS = 1.0
@@ -39,29 +39,28 @@ def colocated(learner: LearnerConfig, generation: GenerationConfig) -> bool:
     return 0 < learner.gpus_per_rank < 1 and 0 < generation.gpus_per_engine < 1
 
 
-def bundles(config: RunConfig) -> list[Bundle]:
+def bundles(config: RunConfig | SftConfig) -> list[Bundle]:
     """Every bundle of a run: shared cards, or ranks then engines; then the services."""
-    learner, generation = config.learner, config.generation
-    ranks, engines = learner.ranks, generation.engines
+    learner = config.learner
+    ranks = _several("learner rank", learner.ranks, learner.cpus_per_rank, learner.gpus_per_rank)
+    if isinstance(config, SftConfig):
+        return ranks
+    generation = config.generation
+    services = [
+        *_several("environment actor", config.rollout.environment_actors, SERVICE_CPUS),
+        *_several("grading actor", config.grading.actors, SERVICE_CPUS),
+    ]
     if colocated(learner, generation):
         cpus = learner.cpus_per_rank + generation.cpus_per_engine
-        cards = max(ranks, engines)
-        placed = [Bundle(f"shared card {i + 1} of {cards}", cpus, 1.0) for i in range(cards)]
-    else:
-        placed = [
-            Bundle(f"learner rank {i + 1} of {ranks}", learner.cpus_per_rank, learner.gpus_per_rank)
-            for i in range(ranks)
-        ]
-        placed += [
-            Bundle(f"engine {i + 1} of {engines}", generation.cpus_per_engine, gpus)
-            for i, gpus in enumerate([generation.gpus_per_engine] * engines)
-        ]
-    services = {"environment": config.rollout.environment_actors, "grading": config.grading.actors}
-    return placed + [
-        Bundle(f"{name} actor {i + 1} of {count}", SERVICE_CPUS, 0.0)
-        for name, count in services.items()
-        for i in range(count)
-    ]
+        return _several("shared card", max(learner.ranks, generation.engines), cpus, 1.0) + services
+    engines = _several(
+        "engine", generation.engines, generation.cpus_per_engine, generation.gpus_per_engine
+    )
+    return ranks + engines + services
+
+
+def _several(name: str, count: int, cpus: float, gpus: float = 0.0) -> list[Bundle]:
+    return [Bundle(f"{name} {i + 1} of {count}", cpus, gpus) for i in range(count)]
 
 
 def check_shares(config: RunConfig) -> None:
@@ -85,7 +84,7 @@ def check_shares(config: RunConfig) -> None:
         )
 
 
-def check_resources(config: RunConfig, nodes: Sequence[Mapping[str, float]]) -> None:
+def check_resources(config: RunConfig | SftConfig, nodes: Sequence[Mapping[str, float]]) -> None:
     """Raise ResourceError, with the first bundle that no node can hold, if there is one.
 
     `nodes` holds the total resources of every node as Ray names them: {"CPU": 8, "GPU": 2}.
@@ -100,16 +99,16 @@ def check_resources(config: RunConfig, nodes: Sequence[Mapping[str, float]]) -> 
             left = "; ".join(map(str, free))
             raise ResourceError(
                 f"{bundle} fits on no node: there is {there}, of which {left} is left beside the "
-                "other bundles; ask for less under learner and generation, or add nodes"
+                "other bundles; ask for less in the configuration, or add nodes"
             )
 
 
-def check_local_gpus(config: RunConfig) -> None:
+def check_local_gpus(config: RunConfig | SftConfig) -> None:
     """The same for the cards of this machine, before a local Ray is started on it.
 
     Logical cores are not compared: a local Ray is started with as many as the run asks for.
     """
-    wants_gpu = config.learner.gpus_per_rank or config.generation.gpus_per_engine
+    wants_gpu = any(bundle.gpus for bundle in bundles(config))
     if not wants_gpu or os.environ.get("RAY_ADDRESS", "local") != "local":
         return
     import torch
