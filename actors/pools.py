@@ -118,16 +118,20 @@ class GenerationPool:
 class GradingPool:
     """Spreads hard comparisons over grading actors; easy ones never leave the caller."""
 
-    def __init__(self, graders: Sequence[Any]) -> None:
+    def __init__(self, graders: Sequence[Any], *, max_characters: int) -> None:
         self._graders = list(graders)
-        self._next = 0
-        self._cached = CachedGrader(self._grade_hard)
+        self._turn = 0
+        self._cached = CachedGrader(self._grade_hard, max_characters=max_characters)
 
     async def grade(self, requests: Sequence[GradingRequest]) -> list[Verdict]:
         """Return one verdict per request, in order."""
         return await self._cached.grade(requests)
 
     async def _grade_hard(self, requests: list[GradingRequest]) -> list[Verdict]:
-        self._next = (self._next + 1) % len(self._graders)
-        verdicts: list[Verdict] = await self._graders[self._next].grade.remote(requests)
-        return verdicts
+        """One call a comparison, so that a slow text delays no other grader's work."""
+        first, self._turn = self._turn, self._turn + len(requests)
+        calls = [
+            self._graders[(first + i) % len(self._graders)].grade.remote([request])
+            for i, request in enumerate(requests)
+        ]
+        return [verdict for (verdict,) in await asyncio.gather(*calls)]

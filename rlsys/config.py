@@ -302,8 +302,8 @@ class GradingConfig(Section):
     actors: PositiveInt = 1
     timeout_s: PositiveFloat = 5.0
     """Wall-clock limit of one comparison; a slower one is killed and INVALID."""
-    max_characters: PositiveInt = 4096
-    """Longer answer paragraphs are INVALID."""
+    max_characters: PositiveInt = 1024
+    """Longer answers are INVALID."""
 
 
 class EvaluationConfig(Section):

@@ -35,7 +35,15 @@ async def _sft(config: SftConfig, rows: SupervisedRows, reporter: Reporter) -> N
         total_steps=config.steps,
     )
     group = await LearnerGroup.start(spec, await place_ranks(config.learner))
-    learner = RayLearner(group)
+    try:
+        await _steps(config, rows, RayLearner(group), reporter)
+    finally:
+        await group.close()
+
+
+async def _steps(
+    config: SftConfig, rows: SupervisedRows, learner: RayLearner, reporter: Reporter
+) -> None:
     for step in range(config.steps):
         started = time.monotonic()
         samples = tuple(rows.samples(step, config.rows_per_step))
@@ -45,4 +53,3 @@ async def _sft(config: SftConfig, rows: SupervisedRows, reporter: Reporter) -> N
         if (step + 1) % config.log_every == 0 or step + 1 == config.steps:
             reporter.step(step + 1, metrics)
     await learner.export(config.run_dir / "export")
-    await group.close()

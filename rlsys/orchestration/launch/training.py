@@ -186,9 +186,10 @@ def _runner(config: RunConfig, engines: GenerationPool) -> RayRunner:
     light = {"num_cpus": SERVICE_CPUS, "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}}}
     grader = ray.remote(GradingActor).options(**light)
     graders = [grader.remote(config.grading) for _ in range(config.grading.actors)]
+    grading = GradingPool(graders, max_characters=config.grading.max_characters)
     environment = ray.remote(EnvironmentActor).options(**light)
     environments = [
-        environment.remote(config, engines, GradingPool(graders))
+        environment.remote(config, engines, grading)
         for _ in range(config.rollout.environment_actors)
     ]
     return RayRunner(environments, engines)
