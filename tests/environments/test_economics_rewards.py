@@ -1,0 +1,225 @@
+"""Rewards against worked numbers: both rules, and the orderings that the default promises."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlsys.environments.economics.rewards import (
+    D2,
+    D,
+    RewardParts,
+    episode_bonus,
+    reward_range,
+    step_parts,
+    step_reward,
+    unanswered_penalty,
+)
+
+EXACT = 1e-9
+
+
+def near(value):
+    return pytest.approx(value, abs=EXACT)
+
+
+def play(budget, tokens, right, **options):
+    """Rewards of an episode that answers everything, bonus on the last; and the tokens spent."""
+    bonus_options = {k: v for k, v in options.items() if k in ("rules", "coefficients")}
+    rewards, spent = [], 0
+    for t, correct in zip(tokens, right, strict=True):
+        rewards.append(step_reward(correct, t, budget, len(tokens), spent_before=spent, **options))
+        spent += t
+    rewards[-1] += episode_bonus(sum(right), spent, budget, len(tokens), **bonus_options)
+    return rewards, spent
+
+
+@pytest.mark.parametrize("rules", ["default", "compat"])
+@pytest.mark.parametrize(
+    ("correct", "tokens", "expected"),
+    [
+        (True, 100, 1.05),
+        (True, 200, 1.00),
+        (True, 300, 0.925),
+        (True, 0, 1.10),
+        (False, 100, -0.10),
+        (False, 300, -0.125),
+    ],
+)
+def test_v1_v2_single_answers(rules, correct, tokens, expected):
+    assert step_reward(correct, tokens, 2000, 10, rules=rules) == near(expected)
+
+
+@pytest.mark.parametrize("rules", ["default", "compat"])
+def test_v3_ten_right_answers(rules):
+    rewards, spent = play(2000, [180] * 10, [True] * 10, rules=rules)
+    assert rewards == near([1.01] * 9 + [1.51])
+    assert sum(rewards) == near(10.60)
+    assert spent == 1800
+
+
+@pytest.mark.parametrize("rules", ["default", "compat"])
+def test_v4_mixed_answers(rules):
+    tokens = [100, 300, 200, 200, 200, 200, 200, 200, 150, 50]
+    right = [letter == "T" for letter in "TFTTFTTTFT"]
+    rewards, _ = play(2000, tokens, right, rules=rules)
+    assert rewards == near([1.05, -0.125, 1, 1, -0.1, 1, 1, 1, -0.1, 1.425])
+    assert sum(rewards) == near(7.15)
+    assert episode_bonus(7, 1800, 2000, 10, rules=rules) == near(0.35)
+
+
+def test_v5_b8_overspend_is_billed_once():
+    compat, _ = play(100, [30] * 10, [False] * 10, mode="soft", rules="compat")
+    assert compat == near([-0.2] * 3 + [-0.7, -1.45, -2.2, -2.95, -3.7, -4.45, -5.2])
+    assert sum(compat) == near(-21.25)
+    fixed, spent = play(100, [30] * 10, [False] * 10, mode="soft")
+    assert fixed == near([-0.2] * 3 + [-0.7] + [-0.95] * 6)
+    assert sum(fixed) == near(-7.00)
+    assert spent == 300
+
+
+def test_v7_a_long_right_answer():
+    reward = step_reward(True, 95, 100, 10, rules="compat")
+    assert reward + episode_bonus(1, 95, 100, 10, rules="compat") == near(-0.2275)
+    parts = step_parts(True, 95, 100, 10, rules="compat")
+    assert parts == near((1.0, -0.425, -0.85, 0.0, 0.0, 0.0))
+    assert step_parts(True, 95, 100, 10) == near((1.0, -0.425, -0.5, 0.0, 0.0, 0.0))
+
+
+def test_v8_an_answer_past_the_budget_is_charged_up_to_it():
+    bonus = episode_bonus(1, 100, 100, 10, rules="compat")
+    assert step_reward(True, 500, 100, 10, rules="compat") + bonus == near(-0.305)
+    assert step_reward(False, 500, 100, 10, rules="compat") == near(-0.55)
+    assert step_reward(False, 500, 100, 10) == near(-0.55)
+    assert step_reward(False, 100, 100, 10) == near(-0.55)
+
+
+def test_v9_late_short_answers_pay_for_their_own_tokens():
+    tokens = [1000, 1000, 800] + [100] * 7
+    compat, _ = play(2000, tokens, [True] * 10, mode="soft", rules="compat")
+    assert compat == near([0.4, 0.4, -0.45, -0.075, -0.2, -0.325, -0.45, -0.575, -0.7, -0.75])
+    assert sum(compat) == near(-2.725)
+    fixed, spent = play(2000, tokens, [True] * 10, mode="soft")
+    assert fixed == near([0.4, 0.4, -0.45] + [0.925] * 6 + [0.925 + 0.075])
+    assert sum(fixed) == near(6.90)
+    assert spent == 3500
+    assert episode_bonus(10, 3500, 2000, 10) == near(0.075)
+
+
+@pytest.mark.parametrize(
+    ("correct", "spent", "compat", "default"),
+    [
+        (10, 1800, 0.5, 0.5),
+        (10, 200, 0.1, 0.5),
+        (5, 2000, 0.225, 0.225),
+        (5, 4000, 0.0, 0.0),
+        (3, 0, 0.015, 0.15),
+        (0, 1800, 0.0, 0.0),
+    ],
+)
+def test_v14_episode_bonus(correct, spent, compat, default):
+    assert episode_bonus(correct, spent, 2000, 10, rules="compat") == near(compat)
+    assert episode_bonus(correct, spent, 2000, 10) == near(default)
+
+
+@pytest.mark.parametrize("rules", ["default", "compat"])
+def test_v17_second_coefficient_set(rules):
+    rewards, _ = play(2000, [170] * 10, [True] * 10, rules=rules, coefficients=D2)
+    assert rewards == near([1.0225] * 9 + [1.4225])
+    assert sum(rewards) == near(10.625)
+
+
+def test_v18_b9_right_is_better_than_wrong():
+    compat = {"mode": "soft", "rules": "compat"}
+    assert step_reward(True, 2800, 2000, 10, **compat) == near(-1.95)
+    assert step_reward(False, 2800, 2000, 10, **compat) == near(-1.75)
+    assert step_reward(False, 2800, 2000, 10, mode="soft") == near(-1.75)
+    assert step_reward(True, 2800, 2000, 10, mode="soft") == near(1 - 0.65 - 0.5 - 1.0)
+
+
+@given(
+    tokens=st.integers(0, 10**7),
+    budget=st.integers(1, 10**6),
+    problems=st.integers(1, 50),
+    spent_before=st.integers(0, 10**7),
+    mode=st.sampled_from(["hard", "soft"]),
+    coefficients=st.sampled_from([D, D2]),
+)
+def test_b9_right_is_better_than_wrong_at_any_length(
+    tokens, budget, problems, spent_before, mode, coefficients
+):
+    right, wrong = (
+        step_reward(
+            correct,
+            tokens,
+            budget,
+            problems,
+            spent_before=spent_before,
+            mode=mode,
+            coefficients=coefficients,
+        )
+        for correct in (True, False)
+    )
+    assert right >= wrong + 0.6 - EXACT
+
+
+def test_b10_padding_wrong_answers_earns_nothing():
+    right = [True] * 3 + [False] * 7
+    for rules, padding_pays in (("compat", True), ("default", False)):
+        terse, _ = play(2000, [100] * 3 + [50] * 7, right, rules=rules)
+        padded, _ = play(2000, [100] * 3 + [200] * 7, right, rules=rules)
+        assert (sum(padded) > sum(terse) + EXACT) is padding_pays
+
+
+@given(
+    correct=st.integers(0, 10),
+    spent=st.integers(0, 5000),
+    more=st.integers(0, 5000),
+)
+def test_b10_the_bonus_never_grows_with_spending(correct, spent, more):
+    less = episode_bonus(correct, spent + more, 2000, 10)
+    assert less <= episode_bonus(correct, spent, 2000, 10) + EXACT
+
+
+def test_b11_unreached_problems_cost_what_the_cheapest_wrong_answer_costs():
+    assert unanswered_penalty(9, rules="compat") == 0.0
+    assert unanswered_penalty(9) == near(9 * step_reward(False, 0, 2000, 10))
+
+
+def test_no_fair_share_leaves_correctness_alone():
+    assert step_reward(True, 5, 0, 10, mode="soft", rules="compat") == 1.0
+    assert step_reward(False, 5, 100, 0) == -0.1
+    assert episode_bonus(3, 5, 0, 10) == 0.0
+    assert episode_bonus(3, 5, 100, 0) == 0.0
+
+
+def test_parts_sum_to_the_reward():
+    assert RewardParts(1.0, -0.25, 0.5, -0.125, 0.25, -0.5).total == 0.875
+
+
+def test_reward_range_of_the_declared_configurations():
+    assert reward_range(10) == near((-0.1 - 0.45 - 0.9, 1.6))
+    assert reward_range(10, rules="compat") == near((-0.55, 1.6))
+    assert reward_range(10, mode="soft") == near((-10.1, 1.6))
+    assert reward_range(10, mode="soft", rules="compat") == (float("-inf"), near(1.6))
+    assert reward_range(50, rules="compat")[0] == near(1 - 0.05 * 49 - 0.1 * 49)
+
+
+@given(
+    shares=st.lists(st.tuples(st.booleans(), st.integers(0, 5000)), min_size=1, max_size=12),
+    budget=st.integers(1, 5000),
+    mode=st.sampled_from(["hard", "soft"]),
+    rules=st.sampled_from(["default", "compat"]),
+)
+def test_no_step_leaves_the_declared_range(shares, budget, mode, rules):
+    low, high = reward_range(len(shares), mode=mode, rules=rules)
+    spent = 0
+    for index, (correct, tokens) in enumerate(shares):
+        reward = step_reward(
+            correct, tokens, budget, len(shares), spent_before=spent, mode=mode, rules=rules
+        )
+        spent += min(tokens, budget - spent) if mode == "hard" else tokens
+        stopped = unanswered_penalty(len(shares) - index - 1, rules=rules)
+        last = episode_bonus(sum(c for c, _ in shares[: index + 1]), spent, budget, len(shares))
+        assert low - EXACT <= reward <= high + EXACT
+        if mode == "hard":
+            assert low - EXACT <= reward + stopped + last <= high + EXACT
