@@ -1,0 +1,73 @@
+"""The books of one episode: what was generated, what was charged, what became of it.
+
+The conservation law, per answer:
+
+    generated = charged + refused       refused: text past the hard cap, never graded nor trained
+    charged   = trained + masked        masked: sampled, paid for, but kept out of the loss, and why
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from rlsys.environments.economics.errors import LedgerError
+
+
+class Charge(NamedTuple):
+    """One answer's tokens."""
+
+    generated: int
+    charged: int
+
+    @property
+    def refused(self) -> int:
+        """Tokens past the hard cap."""
+        return self.generated - self.charged
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """A budget and the charges against it, in order."""
+
+    budget: int
+    charges: tuple[Charge, ...] = ()
+
+    @property
+    def spent(self) -> int:
+        """Tokens charged so far; more than the budget only where the cap is off."""
+        return sum(charge.charged for charge in self.charges)
+
+    @property
+    def remaining(self) -> int:
+        """Budget less spent; negative when overspent."""
+        return self.budget - self.spent
+
+    def charge(self, generated: int, *, capped: bool) -> Ledger:
+        """Return the ledger after an answer of `generated` tokens.
+
+        Capped, no more than what remains is charged and the rest refused.
+        """
+        charged = min(generated, max(0, self.remaining)) if capped else generated
+        return replace(self, charges=(*self.charges, Charge(generated, charged)))
+
+    def settle(self, trained: Sequence[int], masked: Sequence[Mapping[str, int]]) -> None:
+        """Check the law against a trainer's books.
+
+        `trained` holds one number per answer, `masked` one mapping from a reason to a number.
+        Raises LedgerError for the first answer whose tokens do not add up.
+        """
+        if not len(self.charges) == len(trained) == len(masked):
+            raise LedgerError(
+                f"{len(self.charges)} answers were charged, but {len(trained)} have trained and "
+                f"{len(masked)} have masked tokens; account for every answer"
+            )
+        for index, (charge, kept, reasons) in enumerate(
+            zip(self.charges, trained, masked, strict=True)
+        ):
+            if charge.charged != kept + sum(reasons.values()):
+                raise LedgerError(
+                    f"answer {index}: {charge.charged} tokens were charged, but {kept} trained "
+                    f"and {dict(reasons)} masked; every charged token must be one or the other"
+                )

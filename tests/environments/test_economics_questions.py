@@ -1,0 +1,168 @@
+"""Corpus and sampler: golds of worked solutions, real loaders on local files, the even mix."""
+
+import json
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlsys.environments.economics.config import (
+    METAMATH_TYPES,
+    NUMINA_TYPE,
+    ArithmeticCorpus,
+    DatasetsCorpus,
+    Table,
+)
+from rlsys.environments.economics.questions import Corpus, Question, load_corpus, solution_gold
+from rlsys.environments.economics.sampler import sample_questions
+from rlsys.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("solution", "gold"),
+    [
+        ("20*12 = 240 pens\n#### 240\nThe answer is: 240", "240"),
+        ("#### 1,000", "1,000"),
+        (r"First \boxed{7}, then more. The answer is: \frac{1}{2}", r"\frac{1}{2}"),
+        (r"So $\boxed{\frac{1}{7}}$.", r"\frac{1}{7}"),
+        (r"\boxed{1} and \boxed{\frac{1}{\sqrt{2}}}", r"\frac{1}{\sqrt{2}}"),
+        (r"The answer is: $\boxed{5}$.", "5"),
+        ("It is seven.", ""),
+        (r"\boxed{}", ""),
+        (r"\boxed{\frac{1}", ""),
+        (r"\boxed{9^{9^{9}}}", ""),
+        ("", ""),
+    ],
+)
+def test_b2_b3_gold_of_a_worked_solution(solution, gold):
+    assert solution_gold(solution) == gold
+
+
+def tables(tmp_path, metamath, numina):
+    """The two default tables, read from local files."""
+    default = DatasetsCorpus().tables
+    made = []
+    for table, rows in zip(default, (metamath, numina), strict=True):
+        path = tmp_path / f"{table.split}-{len(made)}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        made.append(Table(**table.model_dump() | {"path": (path,)}))
+    return tuple(made)
+
+
+METAMATH_ROWS = [
+    {"type": kind, "query": f"{kind}?", "response": f"...\nThe answer is: {i}", "extra": None}
+    for i, kind in enumerate(METAMATH_TYPES)
+]
+NUMINA_ROWS = [{"problem": "numina?", "solution": r"so \boxed{\dfrac{3}{4}}", "messages": []}]
+
+
+def test_data_sets_through_the_real_loader(tmp_path):
+    odd = [
+        {"type": "Other", "query": "?", "response": "The answer is: 1", "extra": None},
+        {"type": "GSM_SV", "query": "?", "response": "no answer", "extra": None},
+        {"type": "GSM_SV", "query": " ", "response": "The answer is: 1", "extra": None},
+    ]
+    config = DatasetsCorpus(tables=tables(tmp_path, METAMATH_ROWS + odd, NUMINA_ROWS))
+    corpus = load_corpus(config)
+    assert set(corpus.by_type) == {*METAMATH_TYPES, NUMINA_TYPE}
+    assert corpus.by_type["GSM_SV"] == (
+        Question("meta-math/MetaMathQA_6", "GSM_SV?", "6", "GSM_SV"),
+    )
+    assert corpus.by_type[NUMINA_TYPE][0].gold == r"\dfrac{3}{4}"
+    assert (len(corpus), corpus.skipped) == (9, 3)
+    assert corpus.source == "meta-math/MetaMathQA[0:500] + AI-MO/NuminaMath-TIR[0:500]"
+
+
+def test_the_window_is_read_unless_prod(tmp_path):
+    rows = [NUMINA_ROWS[0] | {"problem": f"{i}?"} for i in range(7)]
+    numina = tables(tmp_path, METAMATH_ROWS, rows)[1]
+    numina = Table(**numina.model_dump() | {"window": (2, 5)})
+    some = load_corpus(DatasetsCorpus(tables=(numina,)))
+    assert [q.text for q in some.by_type[NUMINA_TYPE]] == ["2?", "3?", "4?"]
+    assert some.source == "AI-MO/NuminaMath-TIR[2:5]"
+    everything = load_corpus(DatasetsCorpus(tables=(numina,), prod=True))
+    assert len(everything) == 7
+    assert everything.source == "AI-MO/NuminaMath-TIR"
+
+
+def test_parquet_files(tmp_path):
+    import datasets
+
+    path = tmp_path / "rows.parquet"
+    datasets.Dataset.from_list(NUMINA_ROWS).to_parquet(str(path))
+    table = Table(**DatasetsCorpus().tables[1].model_dump() | {"path": (path,)})
+    assert len(load_corpus(DatasetsCorpus(tables=(table,)))) == 1
+
+
+def test_b18_what_cannot_be_loaded_is_refused(tmp_path):
+    table = Table(**DatasetsCorpus().tables[1].model_dump() | {"path": (tmp_path / "no.jsonl",)})
+    with pytest.raises(DataError, match=r"'AI-MO/NuminaMath-TIR', split 'train.0:500.', cannot be"):
+        load_corpus(DatasetsCorpus(tables=(table,)))
+
+
+def test_a_missing_column_is_named(tmp_path):
+    metamath, numina = tables(tmp_path, METAMATH_ROWS, NUMINA_ROWS)
+    table = Table(**numina.model_dump() | {"solution": "answer"})
+    with pytest.raises(DataError, match="no column 'answer' among problem, solution, messages"):
+        load_corpus(DatasetsCorpus(tables=(metamath, table)))
+
+
+def test_a_corpus_without_golds_is_refused(tmp_path):
+    rows = [{"problem": "?", "solution": "no"}]
+    with pytest.raises(DataError, match=r"hold no question with a gold answer .1 rows"):
+        load_corpus(DatasetsCorpus(tables=tables(tmp_path, METAMATH_ROWS, rows)[1:]))
+
+
+def test_the_offline_corpus_says_what_it_is():
+    corpus = load_corpus(ArithmeticCorpus(per_type=3))
+    assert corpus.source == "generated arithmetic, seed 0, training side"
+    assert list(corpus.by_type) == [f"arithmetic_{n}" for n in range(2, 11)]
+    for question in corpus.by_type["arithmetic_5"]:
+        terms = re.findall(r"[+-]?\d", question.text)
+        assert len(terms) == 5
+        assert str(sum(map(int, terms))) == question.gold
+
+
+def test_b13_one_corpus_per_process():
+    assert load_corpus(ArithmeticCorpus()) is load_corpus(ArithmeticCorpus())
+
+
+def corpus_of(*sizes):
+    by_type = {
+        f"t{t}": tuple(Question(f"{t}-{i}", "?", "1", f"t{t}") for i in range(size))
+        for t, size in enumerate(sizes)
+    }
+    return Corpus(by_type, "test")
+
+
+def test_ten_questions_of_nine_types():
+    chosen = sample_questions(corpus_of(*[50] * 9), 10, seed=7)
+    assert sorted(Counter(q.type for q in chosen).values()) == [1] * 8 + [2]
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.lists(st.integers(1, 4), min_size=1, max_size=9),
+    problems=st.integers(1, 30),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_the_mix_is_even_full_and_repeats_only_what_it_must(sizes, problems, seed):
+    corpus = corpus_of(*sizes)
+    chosen = sample_questions(corpus, problems, seed)
+    assert len(chosen) == problems
+    counts = Counter(q.type for q in chosen)
+    numbers = [counts[kind] for kind in corpus.by_type]
+    assert max(numbers) - min(numbers) <= 1
+    for kind, pool in corpus.by_type.items():
+        distinct = {q.id for q in chosen if q.type == kind}
+        assert len(distinct) >= min(len(pool), counts[kind])
+    assert chosen == sample_questions(corpus, problems, seed)
+
+
+def test_the_position_tells_nothing_about_the_type():
+    corpus = corpus_of(*[50] * 9)
+    first = Counter(sample_questions(corpus, 10, seed)[0].type for seed in range(900))
+    assert len(first) == 9
+    assert min(first.values()) > 60
