@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +100,7 @@ class GenerationActor:
             max_tokens=request.max_tokens,
             temperature=request.temperature,
             stop_token_ids=list(request.stop_token_ids),
+            ignore_eos=True,  # the request names every token that ends it
             seed=request.seed,
             logprobs=0,
             flat_logprobs=True,
@@ -125,25 +127,29 @@ class GenerationActor:
         """Run one request to its end. The salt keeps a prefix cached under other weights unseen."""
         prompt = {"prompt_token_ids": token_ids.tolist(), "cache_salt": f"version-{version}"}
         request_id = str(next(self._ids))
-        async for output in self._engine.generate(prompt, params, request_id=request_id):
-            if output.finished:
-                return output
+        with self._alive():
+            async for output in self._engine.generate(prompt, params, request_id=request_id):
+                if output.finished:
+                    return output
         raise EngineError(f"engine {self._spec.index} ended request {request_id} unfinished")
 
     async def call_workers(self, method: str, *args: Any) -> list[Any]:
         """Call a WeightReceiver method in every worker of the engine."""
-        return list(await self._engine.collective_rpc(method, args=args))
+        with self._alive():
+            return list(await self._engine.collective_rpc(method, args=args))
 
     async def begin_update(self) -> None:
         """Close the gate, freeze requests in flight, drop every cached prefix."""
         self._serving.clear()
-        await self._engine.pause_generation(mode="keep", clear_cache=True)
+        with self._alive():
+            await self._engine.pause_generation(mode="keep", clear_cache=True)
         await self.call_workers("rlsys_begin")
 
     async def finish_update(self, version: int) -> None:
         """Make the received weights live as `version` and let frozen requests go on."""
         await self.call_workers("rlsys_finish")
-        await self._engine.resume_generation()
+        with self._alive():
+            await self._engine.resume_generation()
         self._version = version
 
     async def verify(self, canary: Canary) -> float:
@@ -188,6 +194,20 @@ class GenerationActor:
         """Shut the engine's processes down; they outlive the actor otherwise."""
         if self._engine is not None:
             self._engine.shutdown()
+            self._engine = None
+
+    @contextmanager
+    def _alive(self) -> Iterator[None]:
+        """Turn the death of the engine's own process into an error that names the engine."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            yield
+        except EngineDeadError as error:
+            raise EngineError(
+                f"engine {self._spec.index} died; set RLSYS_ACTOR_LOGS=1 to see why, and give the "
+                "same command again to go on from the last checkpoint"
+            ) from error
 
 
 def _engine_args(spec: EngineSpec) -> Any:

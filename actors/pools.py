@@ -10,8 +10,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from ray.exceptions import RayActorError
+
 from actors.generation import Canary, EngineCounts
 from rlsys.data.grading import CachedGrader
+from rlsys.errors import EngineError
 from rlsys.types import Completion, GenerationRequest, GradingRequest, Verdict
 
 
@@ -53,15 +56,15 @@ class GenerationPool:
 
     async def _call(self, engine: int, batch: list[GenerationRequest]) -> list[list[Completion]]:
         try:
-            result: list[list[Completion]] = await self._engines[engine].generate.remote(batch)
+            result: list[list[Completion]] = await self._ask(engine, "generate", batch)
         finally:
             self._load[engine] -= sum(r.n * r.max_tokens for r in batch)
         return result
 
     async def start(self) -> str:
         """Load every engine; return vLLM's version."""
-        versions = await asyncio.gather(*(e.start.remote() for e in self._engines))
-        return str(versions[0])
+        versions: list[str] = await self._all("start")
+        return versions[0]
 
     async def begin_update(self) -> None:
         """Close every engine's gate and open the reload."""
@@ -73,19 +76,23 @@ class GenerationPool:
 
     async def call_each(self, calls: Sequence[tuple[Any, ...]]) -> None:
         """Make call i, a WeightReceiver method and its arguments, in the workers of engine i."""
-        await asyncio.gather(
-            *(e.call_workers.remote(*c) for e, c in zip(self._engines, calls, strict=True))
-        )
+        await asyncio.gather(*(self._ask(i, "call_workers", *call) for i, call in enumerate(calls)))
 
     async def join_nccl(self, host: str, port: int, workers_per_engine: int) -> None:
         """Give every worker its rank in the learner's group: 1, 2, … in engine order."""
         world_size = 1 + workers_per_engine * len(self._engines)
         await asyncio.gather(
             *(
-                engine.call_workers.remote(
-                    "rlsys_join_nccl", host, port, 1 + i * workers_per_engine, world_size
+                self._ask(
+                    i,
+                    "call_workers",
+                    "rlsys_join_nccl",
+                    host,
+                    port,
+                    1 + i * workers_per_engine,
+                    world_size,
                 )
-                for i, engine in enumerate(self._engines)
+                for i in range(len(self._engines))
             )
         )
 
@@ -111,8 +118,18 @@ class GenerationPool:
         await self._all("close")
 
     async def _all(self, method: str, *args: Any) -> list[Any]:
-        calls = [getattr(engine, method).remote(*args) for engine in self._engines]
+        calls = (self._ask(engine, method, *args) for engine in range(len(self._engines)))
         return list(await asyncio.gather(*calls))
+
+    async def _ask(self, engine: int, method: str, *args: Any) -> Any:
+        """Call one engine's actor. Raises EngineError if its process is gone."""
+        try:
+            return await getattr(self._engines[engine], method).remote(*args)
+        except RayActorError as error:
+            raise EngineError(
+                f"the process of engine {engine} died; give the same command again to go on from "
+                f"the last checkpoint ({' '.join(str(error).split())})"
+            ) from error
 
 
 class GradingPool:

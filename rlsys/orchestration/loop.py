@@ -127,12 +127,17 @@ async def _produce(
 async def _take_unless_stopped(
     buffer: GroupBuffer, count: int, stop: StopSignal
 ) -> list[FinishedGroup] | None:
-    """The next groups, or None if a stop was asked for before they were all there."""
+    """The next groups, or None if a stop was asked for before they were all there.
+
+    Groups that were taken are always returned: left here they would be in no checkpoint.
+    """
+    if stop.is_set():
+        return None
     take = asyncio.create_task(buffer.take(count))
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({take, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        return None if stop.is_set() else take.result()
+        return take.result() if take.done() else None
     finally:
         take.cancel()
         stopping.cancel()

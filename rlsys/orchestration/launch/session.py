@@ -146,6 +146,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(main)
     except BaseExceptionGroup as group:
         raise _cause(group) from group
+    except ray.exceptions.RayActorError as error:
+        raise _death(error) from error
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -153,4 +155,12 @@ def _cause(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         ours, _ = error.split(RlsysError)
         error = (ours or error).exceptions[0]
-    return error
+    return _death(error) if isinstance(error, ray.exceptions.RayActorError) else error
+
+
+def _death(error: ray.exceptions.RayActorError) -> RlsysError:
+    """Ray's words on a dead process as one sentence with the remedy."""
+    return RlsysError(
+        "a process of the run died; give the same command again to go on from the last checkpoint "
+        f"({' '.join(str(error).split())})"
+    )

@@ -1,0 +1,243 @@
+"""A real vLLM engine against transformers: what it samples, and how new weights reach it.
+
+One engine serves the module. The tests run in file order, because they take it through its life:
+version 0, an update under a request in flight, later versions, and at last weights that are wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from actors.generation import Canary, EngineSpec, GenerationActor, engine_environment
+from rlsys.assets import tiny_path
+from rlsys.errors import SyncError
+from rlsys.types import Completion, Floats, GenerationRequest, Tokens
+
+pytestmark = pytest.mark.slow
+
+T = TypeVar("T")
+ENGINE = 3
+BLOCK = 32
+"""Tokens of a block of the prefix cache on the CPU."""
+PROMPT = np.random.default_rng(0).integers(4, 104, 3 * BLOCK + 5).astype(np.int32)
+
+
+@dataclass
+class Serving:
+    """The engine, the loop it lives on, and the transformers model with the same weights."""
+
+    actor: GenerationActor
+    runner: asyncio.Runner
+    model: Any
+    folder: Path
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(main)
+
+    def generate(self, *requests: GenerationRequest) -> list[list[Completion]]:
+        return self.run(self.actor.generate(requests))
+
+    def perturb(self) -> None:
+        """Move every weight of the transformers model."""
+        import torch
+
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.05)
+
+    async def load(self) -> None:
+        """Send the transformers model's weights in two bucket files; the update stays open."""
+        from safetensors.torch import save_file
+
+        weights = list(self.model.named_parameters())  # the tied head is its embedding
+        for bucket, part in enumerate((weights[:3], weights[3:])):
+            path = self.folder / f"bucket-{bucket}.safetensors"
+            save_file({name: p.detach().clone() for name, p in part}, path)
+            await self.actor.call_workers("rlsys_receive_file", str(path))
+
+    async def update(self, version: int) -> None:
+        """A whole update to the transformers model's weights, the gate still closed."""
+        await self.actor.begin_update()
+        await self.load()
+        await self.actor.finish_update(version)
+
+    def canary(self, offset: float = 0.0) -> Canary:
+        sequences = (PROMPT[10:50], PROMPT[50:90])
+        logprobs = tuple(self.logprobs(s) + np.float32(offset) for s in sequences)
+        return Canary(sequences=sequences, logprobs=logprobs, tolerance=1e-4)
+
+    def logprobs(self, token_ids: Tokens, temperature: float = 1.0) -> Floats:
+        """transformers' log-prob of every token but the first."""
+        import torch
+
+        ids = torch.from_numpy(token_ids.astype(np.int64))[None]
+        with torch.no_grad():
+            logits = self.model(ids).logits[0, :-1].float() / temperature
+        chosen = torch.log_softmax(logits, dim=-1).gather(1, ids[0, 1:, None])
+        return chosen[:, 0].numpy()
+
+    def gap(self, prompt: Tokens, completion: Completion, temperature: float = 1.0) -> float:
+        """Largest distance between the engine's log-probs of its samples and transformers'."""
+        whole = np.concatenate([prompt, completion.token_ids])
+        expected = self.logprobs(whole, temperature)[len(prompt) - 1 :]
+        return float(np.abs(completion.logprobs - expected).max())
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    spec = EngineSpec(
+        index=ENGINE,
+        model=str(tiny_path()),
+        dtype="float32",
+        max_length=1024,
+        max_sequences=16,
+        tensor_parallel=1,
+        on_gpu=False,
+        gpu_memory_utilization=0.4,
+        kv_cache_bytes=32 << 20,
+        enforce_eager=True,
+        seed=0,
+    )
+    variables = engine_environment(on_gpu=False, threads=1)
+    # A fork of this process would inherit the threads of other tests' libraries, in mid-air.
+    variables["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
+    with mock.patch.dict(os.environ, variables), asyncio.Runner() as runner:
+        actor = GenerationActor(spec)
+        try:
+            runner.run(actor.start())
+            yield Serving(actor, runner, _load_model(), tmp_path_factory.mktemp("buckets"))
+        finally:
+            runner.run(actor.close())
+
+
+def _load_model() -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_pretrained(tiny_path(), dtype=torch.float32)
+
+
+def request(token_ids: Tokens = PROMPT, **changes: Any) -> GenerationRequest:
+    """Three samples of forty tokens that nothing stops."""
+    base = GenerationRequest(
+        token_ids=token_ids, n=3, max_tokens=40, stop_token_ids=(), temperature=1.0, seed=5
+    )
+    return replace(base, **changes)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_samples_carry_the_log_probs_of_the_weights(serving: Serving, temperature: float) -> None:
+    prompts = (PROMPT, PROMPT[7:20])
+    results = serving.generate(*(request(p, temperature=temperature) for p in prompts))
+    for prompt, completions in zip(prompts, results, strict=True):
+        assert len({c.token_ids.tobytes() for c in completions}) == 3
+        for completion in completions:
+            assert completion.token_ids.dtype == np.int32
+            assert completion.logprobs.shape == completion.token_ids.shape == (40,)
+            assert not completion.stopped
+            assert completion.versions == (0, 0)
+            assert completion.engine == ENGINE
+            assert serving.gap(prompt, completion, temperature) < 1e-4
+
+
+def test_sample_i_is_drawn_under_seed_plus_i(serving: Serving) -> None:
+    (together,) = serving.generate(request(seed=11))
+    alone = serving.generate(*(request(n=1, seed=11 + i) for i in range(3)))
+    for one, (other,) in zip(together, alone, strict=True):
+        np.testing.assert_array_equal(one.token_ids, other.token_ids)
+    (unlike,) = serving.generate(request(seed=12))
+    assert together[0].token_ids.tolist() != unlike[0].token_ids.tolist()
+
+
+def test_the_stop_token_is_kept_and_ends_the_sample(serving: Serving) -> None:
+    (free,) = serving.generate(request())
+    stop = int(free[0].token_ids[9])
+    (stopped,) = serving.generate(request(stop_token_ids=(stop,)))
+    for completion, whole in zip(stopped, free, strict=True):
+        ends = np.flatnonzero(whole.token_ids == stop)
+        length = ends[0] + 1 if len(ends) else len(whole.token_ids)
+        np.testing.assert_array_equal(completion.token_ids, whole.token_ids[:length])
+        assert len(completion.logprobs) == length
+        assert completion.stopped == bool(len(ends))
+    assert stopped[0].stopped
+
+
+def test_a_request_in_flight_goes_on_under_the_new_weights(serving: Serving) -> None:
+    old = replace(serving, model=copy.deepcopy(serving.model))
+    prompt = PROMPT[:10]
+
+    async def scenario() -> list[Completion]:
+        long = request(prompt, n=2, max_tokens=500)
+        flight = asyncio.ensure_future(serving.actor.generate([long]))
+        await serving.actor.generate([request(n=1, max_tokens=5)])  # decoded in the same steps
+        assert not flight.done()
+        serving.perturb()
+        await serving.update(1)
+        assert await serving.actor.verify(serving.canary()) < 1e-4
+        return (await flight)[0]
+
+    completions = serving.run(scenario())
+    assert np.abs(serving.logprobs(PROMPT) - old.logprobs(PROMPT)).mean() > 0.1
+    for completion in completions:
+        assert completion.versions == (0, 1)
+        assert len(completion.token_ids) == 500
+        first = replace(
+            completion, token_ids=completion.token_ids[:2], logprobs=completion.logprobs[:2]
+        )
+        assert old.gap(prompt, first) < 1e-4
+        assert old.gap(prompt, completion) > 0.1
+
+
+def test_a_prefix_cached_under_older_weights_is_not_seen(serving: Serving) -> None:
+    def cached_share() -> float:
+        before = serving.run(serving.actor.counts())
+        counted = (before.prompt_tokens, before.cached_tokens)
+        (completions,) = serving.generate(request(n=1))
+        assert completions[0].versions == (version, version)
+        assert serving.gap(PROMPT, completions[0]) < 1e-4
+        after = serving.run(serving.actor.counts())
+        return (after.cached_tokens - counted[1]) / (after.prompt_tokens - counted[0])
+
+    version = 1
+    assert cached_share() == 0.0
+    assert cached_share() == pytest.approx(3 * BLOCK / len(PROMPT))
+    version = 2
+    serving.perturb()
+    serving.run(serving.update(2))
+    serving.run(serving.actor.verify(serving.canary()))
+    assert cached_share() == 0.0
+    assert cached_share() == pytest.approx(3 * BLOCK / len(PROMPT))
+
+
+def test_new_requests_wait_until_the_canary_has_passed(serving: Serving) -> None:
+    async def scenario() -> list[list[Completion]]:
+        await serving.actor.begin_update()
+        waiting = asyncio.ensure_future(serving.actor.generate([request(n=1, max_tokens=4)]))
+        await serving.load()
+        await serving.actor.finish_update(3)
+        await asyncio.wait([waiting], timeout=0.5)
+        assert not waiting.done()
+        await serving.actor.verify(serving.canary())
+        return await waiting
+
+    ((completion,),) = serving.run(scenario())
+    assert completion.versions == (3, 3)
+
+
+def test_an_engine_with_wrong_weights_never_serves_again(serving: Serving) -> None:
+    serving.run(serving.update(4))
+    with pytest.raises(SyncError, match=r"engine 3 differs .* by 5\.00e-01 nats .* at version 4"):
+        serving.run(serving.actor.verify(serving.canary(offset=0.5)))
+    with pytest.raises(TimeoutError):
+        serving.run(asyncio.wait_for(serving.actor.generate([request()]), timeout=1.0))

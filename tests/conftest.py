@@ -1,0 +1,15 @@
+"""What every test runs under, and every process that a test starts."""
+
+from __future__ import annotations
+
+import os
+
+# Set on import: some of these are read when torch, ray or vLLM are imported.
+os.environ.update(
+    RAY_ADDRESS="local",  # never a cluster that happens to be there
+    RAY_USAGE_STATS_ENABLED="0",
+    HF_HUB_OFFLINE="1",
+    OMP_NUM_THREADS="1",  # spinning OpenMP threads on shared cores slow small models 20-fold
+    DS_ACCELERATOR="cpu",
+    VLLM_NO_USAGE_STATS="1",
+)
