@@ -1,0 +1,166 @@
+"""Routing over engines with hand-written handles; grading over real actors in a real Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from ray.exceptions import ActorDiedError
+
+from actors.generation import EngineCounts
+from actors.pools import GenerationPool, GradingPool
+from rlsys.errors import EngineError
+from rlsys.types import Completion, GenerationRequest, GradingRequest, Verdict
+
+AnyCoroutine = Coroutine[Any, Any, Any]
+
+
+class Method:
+    """What Ray puts in a method's place: `.remote(...)` returns something to await."""
+
+    def __init__(self, function: Callable[..., AnyCoroutine]) -> None:
+        self.remote = function
+
+
+class Engine:
+    """Handle of an engine that answers once `gate` is set and notes what it was asked."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.calls: list[list[int]] = []
+        self.gate = asyncio.Event()
+        self.generate = Method(self._generate)
+        self.counts = Method(self._counts)
+        self.verify = Method(self._verify)
+
+    async def _generate(self, batch: Sequence[GenerationRequest]) -> list[list[Completion]]:
+        self.calls.append([int(r.token_ids[0]) for r in batch])
+        await self.gate.wait()
+        return [[self._completion(r)] * r.n for r in batch]
+
+    def _completion(self, request: GenerationRequest) -> Completion:
+        return Completion(
+            token_ids=request.token_ids,
+            logprobs=np.zeros(1, np.float32),
+            stopped=True,
+            versions=(0, 0),
+            engine=self.index,
+        )
+
+    async def _counts(self) -> EngineCounts:
+        return EngineCounts(prompt_tokens=10, cached_tokens=self.index, sampled_tokens=1)
+
+    async def _verify(self, canary: Any) -> float:
+        return 0.1 * self.index
+
+
+class DeadEngine(Engine):
+    async def _generate(self, batch: Sequence[GenerationRequest]) -> list[list[Completion]]:
+        raise ActorDiedError
+
+
+def request(
+    name: int, *, engine: int | None = None, n: int = 1, tokens: int = 10
+) -> GenerationRequest:
+    return GenerationRequest(
+        token_ids=np.array([name], np.int32),
+        n=n,
+        max_tokens=tokens,
+        stop_token_ids=(),
+        temperature=1.0,
+        seed=0,
+        engine=engine,
+    )
+
+
+def test_a_request_goes_to_the_engine_with_the_least_work() -> None:
+    async def scenario() -> list[list[list[int]]]:
+        engines = [Engine(0), Engine(1)]
+        pool = GenerationPool(engines)
+        waiting = [asyncio.ensure_future(pool.generate([request(1, n=2, tokens=20)]))]
+        for name in (2, 3, 4):  # 10 tokens each: all of them weigh less than the first
+            await asyncio.sleep(0)
+            waiting.append(asyncio.ensure_future(pool.generate([request(name)])))
+        await asyncio.sleep(0)
+        for engine in engines:
+            engine.gate.set()
+        await asyncio.gather(*waiting)
+        await pool.generate([request(5)])  # nothing is in hand any more, so the first one again
+        return [engine.calls for engine in engines]
+
+    assert asyncio.run(scenario()) == [[[1], [5]], [[2], [3], [4]]]
+
+
+def test_a_named_engine_is_used_whatever_its_load_and_order_is_kept() -> None:
+    async def scenario() -> tuple[list[list[list[int]]], list[tuple[int, int]]]:
+        engines = [Engine(0), Engine(1)]
+        for engine in engines:
+            engine.gate.set()
+        requests = [request(7, engine=1), request(8, engine=0), request(9, engine=1, tokens=900)]
+        results = await GenerationPool(engines).generate(requests)
+        return [e.calls for e in engines], [(int(r[0].token_ids[0]), r[0].engine) for r in results]
+
+    calls, results = asyncio.run(scenario())
+    assert calls == [[[8]], [[7, 9]]]  # one call an engine
+    assert results == [(7, 1), (8, 0), (9, 1)]
+
+
+def test_a_failed_call_leaves_no_load_behind() -> None:
+    async def scenario() -> list[list[int]]:
+        dead, alive = DeadEngine(0), Engine(1)
+        alive.gate.set()
+        pool = GenerationPool([dead, alive])
+        with pytest.raises(EngineError, match=r"the process of engine 0 died; .* same command"):
+            await pool.generate([request(1, tokens=1000)])
+        with pytest.raises(EngineError):
+            await pool.generate([request(2)])
+        return alive.calls
+
+    assert asyncio.run(scenario()) == []
+
+
+def test_numbers_of_all_engines_are_joined() -> None:
+    async def scenario() -> tuple[EngineCounts, float]:
+        pool = GenerationPool([Engine(1), Engine(3), Engine(2)])
+        return await pool.counts(), await pool.verify(None)  # type: ignore[arg-type]
+
+    counts, gap = asyncio.run(scenario())
+    assert counts == EngineCounts(prompt_tokens=30, cached_tokens=6, sampled_tokens=3)
+    assert gap == pytest.approx(0.3)
+
+
+HANG = r"\boxed{\sum_{k=1}^{10^9} k^k}"
+
+
+@pytest.mark.slow
+def test_grading_in_a_real_ray() -> None:
+    import ray
+
+    from actors.grading import GradingActor
+    from rlsys.config import GradingConfig
+
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        config = GradingConfig(timeout_s=2.0)
+        graders = [ray.remote(GradingActor).remote(config) for _ in range(2)]
+        pool = GradingPool(graders, max_characters=config.max_characters)
+        pool = pickle.loads(ray.cloudpickle.dumps(pool))  # as it travels to an actor
+        requests = [
+            GradingRequest(r"\boxed{x+1}", "1+x"),
+            GradingRequest(HANG, "5"),
+            GradingRequest(r"\boxed{x+2}", "1+x"),
+            GradingRequest("no box", "5"),
+        ]
+        right, wrong, invalid = Verdict.RIGHT, Verdict.WRONG, Verdict.INVALID
+        assert asyncio.run(pool.grade(requests)) == [right, invalid, wrong, wrong]
+        assert asyncio.run(pool.grade(requests[:1] * 5)) == [right] * 5
+        counts = ray.get([grader.counts.remote() for grader in graders])
+    finally:
+        ray.shutdown()
+    assert sum(c["graded"] for c in counts) == 3  # neither the easy one nor repeats travelled
+    assert sum(c["timeouts"] for c in counts) == 1
+    assert all(c["graded"] for c in counts)
