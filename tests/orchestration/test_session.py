@@ -57,7 +57,7 @@ def raised_by(*errors: BaseException) -> BaseException:
         async with asyncio.TaskGroup() as inner:
             inner.create_task(fail(error))
 
-    with pytest.raises(BaseException) as caught:  # noqa: B017
+    with pytest.raises(BaseException) as caught:
         run(main())
     return caught.value
 
@@ -72,9 +72,11 @@ def test_a_dead_actor_is_one_sentence() -> None:
     async def main() -> None:
         raise ActorDiedError
 
-    for caught in (raised_by(ActorDiedError()), pytest.raises(RlsysError, run, main()).value):
-        assert isinstance(caught, RlsysError)
-        assert str(caught) == (
+    with pytest.raises(RlsysError) as caught:
+        run(main())
+    for error in (caught.value, raised_by(ActorDiedError())):
+        assert isinstance(error, RlsysError)
+        assert str(error) == (
             "a process of the run died; give the same command again to go on from the last "
             "checkpoint (The actor died unexpectedly before finishing this task.)"
         )
