@@ -140,7 +140,7 @@ def step_parts(
     if rules == "default" and cost + overspend > k.penalty_cap:
         shrink = k.penalty_cap / (cost + overspend)
         cost, overspend = cost * shrink, overspend * shrink
-    return RewardParts(correctness, -cost, efficiency, -overspend)
+    return RewardParts(correctness, 0.0 - cost, efficiency, 0.0 - overspend)  # never -0.0
 
 
 def episode_bonus(
@@ -170,7 +170,7 @@ def unanswered_penalty(
     unanswered: int, *, rules: Rules = "default", coefficients: Coefficients = D
 ) -> float:
     """Return what the problems earn that a hard stop left unreached; a free lunch in compat."""
-    return coefficients.unanswered * unanswered if rules == "default" else 0.0
+    return coefficients.unanswered * unanswered if rules == "default" and unanswered else 0.0
 
 
 def reward_range(
