@@ -126,7 +126,7 @@ class DataConfig(Section):
 
 
 class AnytimeConfig(Section):
-    """Thought up to the largest budget, cut at every budget, answers at every cut (brpo spec 3)."""
+    """Thought up to the largest budget, cut at every budget, answers at every cut."""
 
     type: Literal["anytime"] = "anytime"
     budgets: tuple[PositiveInt, ...] = (16, 32, 48, 64)

@@ -20,7 +20,7 @@ async def evaluate(
     reporter: Reporter,
     step: int,
 ) -> dict[int, float]:
-    """Report and return accuracy per budget; the mean over budgets is the anytime accuracy."""
+    """Report and return accuracy per budget; its mean is the anytime accuracy."""
     reports = await asyncio.gather(
         *(runner.evaluate_group(index, problem) for index, problem in enumerate(problems))
     )
@@ -28,7 +28,6 @@ async def evaluate(
     lengths = np.concatenate([r.thought_lengths_G for r in reports])
     closed = np.concatenate([r.closed_G for r in reports])
     extra = {
-        "anytime": float(np.mean(list(curve.values()))),
         "thought/length": float(lengths.mean()),
         "thought/closed": float(closed.mean()),
         "problems": float(len(problems)),

@@ -169,6 +169,7 @@ async def _report(
     metrics |= {f"time/{name}": seconds for name, seconds in watch.laps.items()}
     metrics |= {"time/step": watch.total, "gap/canary": gap, "queue": float(queue)}
     sampled = sum(r.sampled_tokens for r in reports)
+    # Of the whole step: generation may have gone on while the learner trained.
     metrics["tokens_per_s/generation"] = sampled / watch.total
     metrics["prefix_cache/share"] = await parts.runner.cached_share()
     parts.reporter.step(step, metrics)

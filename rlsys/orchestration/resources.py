@@ -40,23 +40,30 @@ def colocated(learner: LearnerConfig, generation: GenerationConfig) -> bool:
 
 
 def bundles(config: RunConfig | SftConfig) -> list[Bundle]:
-    """Every bundle of a run: shared cards, or ranks then engines; then the services."""
+    """Every bundle of a run: those of the placement group, then the services."""
+    if isinstance(config, SftConfig):
+        return placed_bundles(config)
+    return [
+        *placed_bundles(config),
+        *_several("environment actor", config.rollout.environment_actors, SERVICE_CPUS),
+        *_several("grading actor", config.grading.actors, SERVICE_CPUS),
+    ]
+
+
+def placed_bundles(config: RunConfig | SftConfig) -> list[Bundle]:
+    """The bundles of the placement group, in its order: shared cards, or ranks then engines."""
     learner = config.learner
     ranks = _several("learner rank", learner.ranks, learner.cpus_per_rank, learner.gpus_per_rank)
     if isinstance(config, SftConfig):
         return ranks
     generation = config.generation
-    services = [
-        *_several("environment actor", config.rollout.environment_actors, SERVICE_CPUS),
-        *_several("grading actor", config.grading.actors, SERVICE_CPUS),
-    ]
     if colocated(learner, generation):
         cpus = learner.cpus_per_rank + generation.cpus_per_engine
-        return _several("shared card", max(learner.ranks, generation.engines), cpus, 1.0) + services
+        return _several("shared card", max(learner.ranks, generation.engines), cpus, 1.0)
     engines = _several(
         "engine", generation.engines, generation.cpus_per_engine, generation.gpus_per_engine
     )
-    return ranks + engines + services
+    return ranks + engines
 
 
 def _several(name: str, count: int, cpus: float, gpus: float = 0.0) -> list[Bundle]:

@@ -12,14 +12,14 @@ from rlsys.config import LossConfig, SftConfig
 from rlsys.data.prompts import load_tokenizer, resolve_model_path
 from rlsys.data.supervised import SupervisedRows, supervised_rows
 from rlsys.orchestration.launch.learner import RayLearner
-from rlsys.orchestration.launch.session import place_ranks, ray_session, run
+from rlsys.orchestration.launch.session import place, ray_session, run
 from rlsys.orchestration.protocols import Reporter
 
 
 def sft(config: SftConfig, reporter: Reporter) -> None:
     """Train config.model on supervised rows and write it to run_dir/export."""
     rows = supervised_rows(config, load_tokenizer(config.model.path))
-    with ray_session(config.learner.ranks * config.learner.cpus_per_rank):
+    with ray_session(config):
         run(_sft(config, rows, reporter))
 
 
@@ -34,7 +34,8 @@ async def _sft(config: SftConfig, rows: SupervisedRows, reporter: Reporter) -> N
         objective="nll",
         total_steps=config.steps,
     )
-    group = await LearnerGroup.start(spec, await place_ranks(config.learner))
+    rank_options, _ = await place(config)
+    group = await LearnerGroup.start(spec, rank_options)
     try:
         await _steps(config, rows, RayLearner(group), reporter)
     finally:

@@ -26,19 +26,13 @@ from rlsys.orchestration.checkpoints import CheckpointStore
 from rlsys.orchestration.evaluation import evaluate as run_evaluation
 from rlsys.orchestration.launch.learner import RayLearner
 from rlsys.orchestration.launch.runner import ObjectStoreFiles, RayRunner
-from rlsys.orchestration.launch.session import (
-    SERVICE_CPUS,
-    nodes,
-    place,
-    ray_session,
-    run,
-    total_cpus,
-)
+from rlsys.orchestration.launch.session import place, ray_session, run
 from rlsys.orchestration.launch.weights import connect
 from rlsys.orchestration.loop import Parts, StopSignal
 from rlsys.orchestration.loop import train as run_loop
-from rlsys.orchestration.preflight import Inputs, check_inputs, check_resources
+from rlsys.orchestration.preflight import Inputs, check_inputs
 from rlsys.orchestration.protocols import Reporter
+from rlsys.orchestration.resources import SERVICE_CPUS
 from rlsys.orchestration.weight_sync import WeightSync
 
 CLOSE_SECONDS = 20.0
@@ -52,16 +46,15 @@ def train(config: RunConfig, reporter: Reporter) -> bool:
         False if SIGTERM or Ctrl-C ended the run early; what was finished is in its checkpoint.
     """
     inputs = check_inputs(config)
-    with ray_session(total_cpus(config)):
-        check_resources(config, nodes())
+    reporter.message(inputs.summary())
+    with ray_session(config):
         return run(_train(config, inputs, reporter))
 
 
 def evaluate(config: RunConfig, reporter: Reporter) -> None:
     """Report the anytime curve of config.model on the held-out problems."""
     inputs = check_inputs(config)
-    with ray_session(total_cpus(config)):
-        check_resources(config, nodes())
+    with ray_session(config):
         run(_evaluate(config, inputs, reporter))
 
 
