@@ -1,0 +1,96 @@
+"""Starts `rlsys` as a user does and watches it from outside: its files and its processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from rlsys.orchestration.metrics_sink import METRICS, read_rows
+
+MARK = "RLSYS_TEST_MARK"
+"""Environment variable that every process of a command inherits."""
+START_SECONDS = 240.0
+"""How long a command may take to its first step on a busy machine."""
+
+
+class Command:
+    """One `rlsys` command in a process of its own."""
+
+    def __init__(self, run_dir: Path, *words: object) -> None:
+        self.run_dir = run_dir
+        self._mark = uuid.uuid4().hex
+        run_dir.parent.mkdir(parents=True, exist_ok=True)
+        self._output = run_dir.with_name(f"{run_dir.name}-{words[0]}-{self._mark}.log")
+        with self._output.open("w") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "rlsys", *map(str, words), f"run_dir={run_dir}"],
+                env=os.environ | {MARK: self._mark},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self._output.read_text()
+
+    def steps(self) -> list[dict[str, Any]]:
+        """The rows of training steps in metrics.jsonl."""
+        return [row for row in read_rows(self.run_dir / METRICS) if "loss" in row]
+
+    def wait_for_step(self, step: int) -> None:
+        """Return once training step `step` is recorded."""
+
+        def done() -> bool:
+            assert self._process.poll() is None, self.output
+            return any(row["step"] >= step for row in self.steps())
+
+        assert wait_until(done, START_SECONDS), self.output
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the driver alone."""
+        self._process.send_signal(number)
+
+    def wait(self, seconds: float = START_SECONDS) -> int:
+        """Return the exit code of the driver; one that hangs longer fails the test."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still runs after {seconds:g} s:\n{self.output}") from None
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything alive that the command started, itself included."""
+        return [process for process in psutil.process_iter() if self._is_ours(process)]
+
+    def all_gone(self, seconds: float) -> bool:
+        """True once no process of the command is left, False if some outlive the time."""
+        return wait_until(lambda: not self.processes(), seconds)
+
+    def kill_all(self) -> None:
+        """Leave nothing behind, whatever happened."""
+        for process in self.processes():
+            process.kill()
+        self._process.wait()
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            return alive and process.environ().get(MARK) == self._mark
+        except psutil.Error:  # it has ended, or belongs to somebody else
+            return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Poll `condition`; True as soon as it holds, False if it does not within `seconds`."""
+    end = time.monotonic() + seconds
+    while not (holds := condition()) and time.monotonic() < end:
+        time.sleep(0.1)
+    return holds
