@@ -6,8 +6,10 @@ What is heavy is imported inside the commands, so that help and refusals come at
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -114,6 +116,38 @@ def evaluate(config_file: ConfigFile, overrides: Overrides = None) -> None:
             reporter.start(dump_config(config), f"evaluating {config.model.path}")
             launch.evaluate(config, reporter)
             reporter.final_table()
+
+
+@app.command("serve-env")
+def serve_environment(
+    overrides: Overrides = None,
+    config_file: Annotated[
+        Path | None, typer.Option("--config", help="A YAML file of settings; else the defaults.")
+    ] = None,
+    stage_folder: Annotated[
+        Path | None,
+        typer.Option("--stage", help="Serve nothing; write a folder for `openenv push` instead."),
+    ] = None,
+) -> None:
+    """Serve the economics environment over OpenEnv, for instance with `port=8001`."""
+    with _sentences():
+        if stage_folder is not None:
+            from rlsys.environments.economics.server.staging import stage
+
+            stage(stage_folder)
+            typer.echo(f"wrote {stage_folder}")
+            return
+        from rlsys.config_loading import load_config
+        from rlsys.environments.economics.config import EconomicsServerConfig
+
+        # No file is an empty one.
+        path = config_file or Path(os.devnull)
+        config = load_config(path, overrides or [], EconomicsServerConfig)
+        if find_spec("openenv") is None:
+            raise UserError("serve-env needs OpenEnv; install it with pip install 'rlsys[env]'")
+        from rlsys.environments.economics.server.application import serve
+
+        serve(config)
 
 
 @app.command()

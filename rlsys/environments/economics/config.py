@@ -161,5 +161,5 @@ class EconomicsServerConfig(Section):
     """Sessions at once; the next one is told so and closed."""
     idle_timeout_s: PositiveFloat = 900.0
     """A session that sends nothing for so long is closed."""
-    max_frame_bytes: PositiveInt = 4 * 1024 * 1024
-    """Longer messages are answered with an error; four times as long, the socket is closed."""
+    max_frame_characters: PositiveInt = 1024 * 1024
+    """Longer messages are answered with an error; several times as long, the socket is closed."""

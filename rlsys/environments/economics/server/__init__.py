@@ -1,0 +1,1 @@
+"""The environment behind FastAPI: messages are guarded in `frames`, built in `application`."""

@@ -1,0 +1,296 @@
+"""The served environment: a real process, real sockets, OpenEnv's own validator."""
+
+import asyncio
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import requests
+from economics_server import FOLDER, LocalProvider, Server, reset, session, step
+from openenv.cli.__main__ import app as openenv_cli
+from openenv.core import GenericEnvClient
+from openenv.validation import Level, run_validation
+from typer.testing import CliRunner
+from websockets.exceptions import ConnectionClosed
+
+from rlsys.environments.economics import EconomicsClient, EconomicsEnvironment
+from rlsys.environments.economics.models import EconomicsAction
+from rlsys.environments.economics.rewards import reward_range
+
+pytestmark = pytest.mark.slow
+
+LONGEST_STEP_S = 5.0
+
+
+@pytest.fixture(scope="module")
+def server():
+    served = Server()
+    yield served
+    served.stop()
+
+
+def arithmetic(question):
+    """The answer to a generated question."""
+    signed = question.replace("-", "+-").split("+")
+    return sum(int(term) for term in signed if term)
+
+
+def code(answer):
+    return answer["data"].get("code")
+
+
+def test_static_validation_passes():
+    command = ["validate", str(FOLDER), "--level", "static", "--skip-build"]
+    result = CliRunner().invoke(openenv_cli, command)
+    assert result.exit_code == 0
+    assert "Verdict: PASS" in result.output
+
+
+def test_url_validation_passes(server):
+    result = CliRunner().invoke(openenv_cli, ["validate", "--url", server.url])
+    assert result.exit_code == 0
+    assert result.output.count("PASS") == 7
+    assert "FAIL" not in result.output
+
+
+def test_runtime_graders_find_no_fault():
+    report = run_validation(FOLDER, max_level=Level.RUNTIME, provider=LocalProvider())
+    statuses = {result.check_id: result.status.value for result in report.results}
+    assert "fail" not in statuses.values()
+    passed = {check for check, status in statuses.items() if status == "pass"}
+    assert passed >= {
+        "runtime.startup",
+        "runtime.observation_schema",
+        "runtime.reward_well_formed",
+        "runtime.state_contract",
+    }
+
+
+def test_the_declared_reward_range_is_the_computed_one():
+    import yaml
+
+    declared = yaml.safe_load((FOLDER / "openenv.yaml").read_text())["validation"]["reward"]
+    assert declared["range"] == pytest.approx(reward_range(10))
+
+
+def test_http_endpoints(server):
+    assert requests.get(f"{server.url}/metadata").json()["name"] == "economics"
+    schema = requests.get(f"{server.url}/schema").json()
+    assert "total_budget" in schema["observation"]["properties"]
+    assert "spent_budget" in schema["state"]["properties"]
+    assert requests.get(f"{server.url}/state").json()["spent_budget"] == 0
+    early = requests.post(f"{server.url}/step", json={"action": {"response": "x"}})
+    assert (early.status_code, early.json()["detail"]) == (
+        422,
+        "there is no episode to step; send a reset first",
+    )
+    wrong = requests.post(f"{server.url}/reset", json={"tokenizer_name": 5})
+    assert wrong.status_code == 422
+    assert wrong.json()["detail"][0]["loc"] == ["tokenizer_name"]
+
+
+def test_b1_the_typed_client_plays_an_episode_to_its_end(server):
+    with EconomicsClient(base_url=server.url).sync() as client:
+        result = client.reset(seed=3, total_budget=500, episode_id="mine")
+        steps = 0
+        while not result.done:
+            answer = arithmetic(result.observation.question)
+            result = client.step(EconomicsAction(response=f"\\boxed{{{answer}}}"))
+            steps += 1
+        assert steps == 10
+        assert result.observation.accuracy_so_far == 1.0
+        assert result.reward == pytest.approx(1.598 + 0.0, abs=1e-9)
+        state = client.state()
+        assert (state.episode_id, state.spent_budget, state.total_correct) == ("mine", 10, 10)
+
+
+def test_the_generic_client_sees_declared_fields(server):
+    async def play():
+        async with GenericEnvClient(base_url=server.url) as client:
+            result = await client.reset(seed=3, total_budget=500)
+            return result, await client.step({"response": "x"})
+
+    first, second = asyncio.run(play())
+    assert first.observation["budget_source"] == "client"
+    assert (second.reward, second.done) == (pytest.approx(-0.1), False)
+
+
+def test_in_process_and_served_episodes_are_the_same(server):
+    local = EconomicsEnvironment().reset(seed=11, total_budget=300)
+    with session(server.url) as ask:
+        served = reset(ask, seed=11, total_budget=300)["data"]["observation"]
+    assert served == local.model_dump(exclude={"reward", "done"})
+
+
+@pytest.mark.parametrize(
+    ("frame", "expected"),
+    [
+        ({"type": "reset", "data": {"seed": "abc"}}, "VALIDATION_ERROR"),
+        ({"type": "reset", "data": {"tokenizer_name": 5}}, "VALIDATION_ERROR"),
+        ({"type": "reset", "data": {"total_budget": 0}}, "VALIDATION_ERROR"),
+        ({"type": "reset", "data": {"total_budget": 5}}, "EXECUTION_ERROR"),
+        ({"type": "reset", "data": {"tokenizer_name": "evil/repo"}}, "EXECUTION_ERROR"),
+        ({"type": "reset", "data": {"unknown": 1}}, "VALIDATION_ERROR"),
+        ({"type": "reset", "data": {"self": 1}}, "EXECUTION_ERROR"),
+        ({"type": "reset", "data": [1]}, "VALIDATION_ERROR"),
+        ({"type": "step", "data": {"answer": "x"}}, "VALIDATION_ERROR"),
+        ({"type": "step", "data": {"response": 5}}, "VALIDATION_ERROR"),
+        ({"type": "step", "data": {"response": "x", "metadata": {"a": 1}}}, "VALIDATION_ERROR"),
+        ({"type": "step", "data": {"response": "x" * 300_000}}, "EXECUTION_ERROR"),
+        ({"type": "step", "data": {"response": "x" * 1_100_000}}, "VALIDATION_ERROR"),
+        ({"type": "step"}, "VALIDATION_ERROR"),
+        ({"type": "bogus"}, "UNKNOWN_TYPE"),
+        ({"type": ["reset"]}, "UNKNOWN_TYPE"),
+        ({}, "UNKNOWN_TYPE"),
+        ("not json", "INVALID_JSON"),
+        (b"\x00\xff", "INVALID_JSON"),
+        ("[" * 100_000, "INVALID_JSON"),
+        ('{"type": "reset", "data": {"seed": 1' + "0" * 5000 + "}}", "INVALID_JSON"),
+        ('{"type": "reset", "data": {"seed": 1' + "0" * 400 + "}}", "VALIDATION_ERROR"),
+        ('{"type": "reset", "data": {"seed": NaN}}', "VALIDATION_ERROR"),
+        ('{"type": "step", "data": {"response": "\\ud800"}}', "VALIDATION_ERROR"),
+        ('{"type": "step", "data": ' + '{"a":' * 100 + "1" + "}" * 101, "VALIDATION_ERROR"),
+        ("[1, 2]", "VALIDATION_ERROR"),
+        ("null", "VALIDATION_ERROR"),
+    ],
+    ids=lambda value: str(value)[:60] if not isinstance(value, bytes) else "binary",
+)
+def test_v21_v22_a_bad_frame_gets_a_typed_error_and_harms_nothing(server, frame, expected):
+    with session(server.url) as ask:
+        reset(ask, seed=7, total_budget=500)
+        before = ask({"type": "state"})
+        answer = ask(frame)
+        assert (answer["type"], code(answer)) == ("error", expected)
+        assert 0 < len(answer["data"]["message"]) <= 500
+        assert ask({"type": "state"}) == before
+        assert step(ask, "x")["type"] == "observation"
+
+
+def test_v23_step_before_reset(server):
+    with session(server.url) as ask:
+        assert ask({"type": "state"})["data"]["spent_budget"] == 0
+        answer = step(ask, "x")
+        assert (code(answer), answer["data"]["message"]) == (
+            "EXECUTION_ERROR",
+            "there is no episode to step; send a reset first",
+        )
+        assert reset(ask, seed=1)["type"] == "observation"
+
+
+def test_v16_step_after_the_end(server):
+    with session(server.url) as ask:
+        reset(ask, seed=1, total_budget=20)
+        last = step(ask, "word " * 40)
+        state = ask({"type": "state"})
+        assert last["data"]["done"]
+        after = step(ask, "word")
+        assert (after["data"]["reward"], after["data"]["done"]) == (0.0, True)
+        assert ask({"type": "state"}) == state
+
+
+HOSTILE = [
+    "\\boxed{9**9**9}",
+    "\\boxed{9^{9^{9^{9}}}}",
+    "\\boxed{" + "9^" * 5000 + "9}",
+    "\\boxed{().__class__.__bases__[0].__subclasses__()}",
+    "{" * 250_000,
+    "\\boxed{" * 30_000,
+    "\\boxed{" + "(" * 1000 + "1" + ")" * 1000 + "}",
+    "\\boxed{" + "\\sqrt{" * 400 + "2" + "}" * 400 + "}",
+    "\\boxed{\\sum_{n=1}^{1000000000} n! + x^{x^{x}}}",
+    "\\boxed{(x+y+z+w)^{500}}",
+    "\x00\x1b[2J\x07\\boxed{\x001}",
+    "\u202e\\boxed{1}\u200b" * 1000,
+]
+
+
+def test_b5_hostile_text_never_takes_long_and_is_never_evaluated(server, tmp_path):
+    witness = tmp_path / "evaluated"
+    code = f"\\boxed{{__import__('pathlib').Path({str(witness)!r}).touch()}}"
+    with session(server.url) as ask:
+        for text in [*HOSTILE, code]:
+            reset(ask, seed=1, total_budget=10**8)
+            start = time.monotonic()
+            answer = step(ask, text)
+            assert time.monotonic() - start < LONGEST_STEP_S, text[:60]
+            assert answer["type"] == "observation", text[:60]
+            assert not answer["data"]["observation"]["history"][0]["was_correct"], text[:60]
+        first = reset(ask, seed=2)["data"]["observation"]["question"]
+        honest = step(ask, f"\\boxed{{{arithmetic(first)}}}")
+        assert honest["data"]["observation"]["accuracy_so_far"] == 1.0
+    assert not witness.exists()
+
+
+SESSIONS, EPISODES = 16, 20
+
+
+def play_session(url, number):
+    """Play episodes in a pattern of the session's own; return what the server got wrong."""
+    faults = []
+    with session(url) as ask:
+        for episode in range(EPISODES):
+            sent = {"seed": 1000 * number + episode, "episode_id": f"{number}-{episode}"}
+            answer = reset(ask, total_budget=400 + number, **sent)
+            right = spent = 0
+            for question in range(10):
+                gold = arithmetic(answer["data"]["observation"]["question"])
+                correct, words = (number + episode + question) % 3 > 0, 1 + (number + question) % 5
+                answer = step(ask, "so " * (words - 1) + f"\\boxed{{{gold + (not correct)}}}")
+                right += correct
+                spent += int(1.33 * words)
+            state = ask({"type": "state"})["data"]
+            expected = sent | {
+                "total_budget": 400 + number,
+                "total_correct": right,
+                "spent_budget": spent,
+                "stop_reason": "answered",
+            }
+            faults += [(k, v, state[k]) for k, v in expected.items() if state[k] != v]
+    return faults
+
+
+def test_sessions_do_not_hear_each_other(server):
+    with ThreadPoolExecutor(SESSIONS) as pool:
+        faults = list(pool.map(lambda n: play_session(server.url, n), range(SESSIONS)))
+    assert faults == [[]] * SESSIONS
+
+
+def test_session_limit_and_idle_timeout():
+    small = Server(ECONOMICS_MAX_SESSIONS="2", ECONOMICS_IDLE_TIMEOUT_S="1.5")
+    try:
+        with session(small.url) as one, session(small.url) as two:
+            assert reset(one, seed=1)["type"] == reset(two, seed=1)["type"] == "observation"
+            with session(small.url) as three:
+                refused = json.loads(three.websocket.recv(timeout=10))
+                assert code(refused) == "CAPACITY_REACHED"
+                with pytest.raises(ConnectionClosed):
+                    three.websocket.recv(timeout=10)
+            assert step(one, "x")["type"] == "observation"
+            ended = json.loads(one.websocket.recv(timeout=10))
+            assert code(ended) == "SESSION_ERROR"
+            assert "nothing was sent for 1.5 s" in ended["data"]["message"]
+            with pytest.raises(ConnectionClosed):
+                one.websocket.recv(timeout=10)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            with session(small.url) as again:
+                if reset(again, seed=1)["type"] == "observation":
+                    return
+        raise AssertionError("the ended session still takes a place")
+    finally:
+        small.stop()
+
+
+def test_soft_mode_from_variables():
+    soft = Server(ECONOMICS_MODE="soft", ECONOMICS_PROBLEMS="2", ENABLE_WEB_INTERFACE="true")
+    try:
+        with session(soft.url) as ask:
+            first = reset(ask, seed=1, total_budget=3)["data"]["observation"]
+            assert (first["budget_mode"], first["num_questions"]) == ("soft", 2)
+            over = step(ask, "word " * 10)["data"]
+            assert over["observation"]["remaining_budget"] == -10.0
+            assert not over["done"]
+        assert requests.get(f"{soft.url}/web", timeout=30).status_code == 200
+    finally:
+        soft.stop()
