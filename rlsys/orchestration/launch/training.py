@@ -65,14 +65,28 @@ async def _train(config: RunConfig, inputs: Inputs, reporter: Reporter) -> bool:
     files = ObjectStoreFiles()
     checkpoints = CheckpointStore(config.run_dir / "checkpoints", config.checkpoint.keep, files)
     resumed = checkpoints.latest()
-    async with _learner_and_engines(config, inputs) as (learner, engines, folder):
+    async with _processes(config, inputs) as (learner, engines, runner, folder):
         start, finished = 0, {}
         if resumed is not None:
             start, checkpoint = resumed
             await RayLearner(learner).load(checkpoint / "learner")
             finished = checkpoints.read_groups(checkpoint)
             reporter.message(f"resuming after step {start} of {config.steps}")
-        parts = await _parts(config, inputs, learner, engines, folder, checkpoints, reporter, stop)
+        source, sink = await connect(config, learner, engines, folder)
+        parts = Parts(
+            runner=runner,
+            learner=RayLearner(learner),
+            weights=WeightSync(
+                source=source,
+                sink=sink,
+                collective=sink.collective,
+                deadline_s=config.sync.deadline_s,
+                canary=inputs.canary,
+            ),
+            checkpoints=checkpoints,
+            reporter=reporter,
+            stop=stop,
+        )
         await parts.weights.publish(start)  # a broken sync fails here, not after the first step
         if start == 0:
             await run_evaluation(parts.runner, inputs.evaluation, config, reporter, 0)
@@ -92,18 +106,21 @@ async def _evaluate(config: RunConfig, inputs: Inputs, reporter: Reporter) -> No
     _, engine_options = await place(config)
     engines = _engine_pool(config, inputs, engine_options)
     try:
-        await engines.start()
         runner = _runner(config, engines)
+        await engines.start()
         await run_evaluation(runner, inputs.evaluation, config, reporter, 0)
     finally:
         await _quietly(engines.close())
 
 
 @asynccontextmanager
-async def _learner_and_engines(
+async def _processes(
     config: RunConfig, inputs: Inputs
-) -> AsyncIterator[tuple[LearnerGroup, GenerationPool, str]]:
-    """Start both, at the same time; end both, whatever happens."""
+) -> AsyncIterator[tuple[LearnerGroup, GenerationPool, RayRunner, str]]:
+    """Start all at the same time (they import for long), end them whatever happens.
+
+    The last item is a folder for weights, in shared memory where there is some.
+    """
     rank_options, engine_options = await place(config)
     engines = _engine_pool(config, inputs, engine_options)
     shared_memory = Path("/dev/shm")
@@ -113,42 +130,15 @@ async def _learner_and_engines(
     learner: LearnerGroup | None = None
     try:
         starting = asyncio.ensure_future(engines.start())
+        runner = _runner(config, engines)
         learner = await LearnerGroup.start(_learner_spec(config), rank_options)
         await starting
-        yield learner, engines, folder
+        yield learner, engines, runner, folder
     finally:
         await _quietly(engines.close())
         if learner is not None:
             await _quietly(learner.close())
         shutil.rmtree(folder, ignore_errors=True)
-
-
-async def _parts(
-    config: RunConfig,
-    inputs: Inputs,
-    learner: LearnerGroup,
-    engines: GenerationPool,
-    folder: str,
-    checkpoints: CheckpointStore,
-    reporter: Reporter,
-    stop: StopSignal,
-) -> Parts:
-    source, sink = await connect(config, learner, engines, folder)
-    weights = WeightSync(
-        source=source,
-        sink=sink,
-        collective=sink.collective,
-        deadline_s=config.sync.deadline_s,
-        canary=inputs.canary,
-    )
-    return Parts(
-        runner=_runner(config, engines),
-        learner=RayLearner(learner),
-        weights=weights,
-        checkpoints=checkpoints,
-        reporter=reporter,
-        stop=stop,
-    )
 
 
 def _engine_pool(

@@ -11,6 +11,7 @@ from actors.pools import GenerationPool
 from learner.group import LearnerGroup
 from learner.sync import SyncSpec, TensorSpec, Transport
 from rlsys.config import RunConfig
+from rlsys.orchestration.resources import colocated
 from rlsys.types import Floats, Tokens
 
 
@@ -20,7 +21,7 @@ def transport_of(config: RunConfig) -> Transport:
         return config.sync.transport
     if not config.learner.gpus_per_rank or not config.generation.gpus_per_engine:
         return "shm"
-    return "ipc" if config.learner.gpus_per_rank < 1 else "nccl"
+    return "ipc" if colocated(config.learner, config.generation) else "nccl"
 
 
 class LearnerSource:
