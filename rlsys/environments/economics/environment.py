@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import secrets
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -32,6 +31,7 @@ from rlsys.environments.economics.rewards import RewardParts
 from rlsys.environments.economics.sampler import sample_questions
 from rlsys.types import Verdict
 
+VERSION = "0.1.0"
 SUMMARY_CHARACTERS = 80
 
 
@@ -148,7 +148,7 @@ class EconomicsEnvironment(
             name="economics",
             description=f"{self.config.problems} math problems share one token budget",
             readme_content=(Path(__file__).parent / "README.md").read_text(encoding="utf-8"),
-            version=version("rlsys"),
+            version=VERSION,
             author="rlsys",
         )
 
