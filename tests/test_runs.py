@@ -21,6 +21,7 @@ from commands import Command
 from rlsys.assets import tiny_path
 from rlsys.config_loading import load_config
 from rlsys.data.problems import ProblemStream, load_problems
+from rlsys.orchestration.launch.training import weights_folder
 from rlsys.orchestration.metrics_sink import METRICS, read_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -91,11 +92,13 @@ def test_a_run_that_is_stopped_and_killed_goes_on_to_its_end(
     killed.signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
     assert killed.all_gone(30), killed.processes()
+    assert weights_folder(killed.run_dir).exists()  # nobody was left to remove it
     assert f"resuming after step {last} of 8" in killed.output
 
     finished = start("train")
     assert finished.wait() == 0, finished.output
     assert finished.all_gone(15), finished.processes()
+    assert not weights_folder(finished.run_dir).exists()
     assert [row["step"] for row in finished.steps()] == [1, 2, 3, 4, 5, 6, 7, 8]
     check_table(finished.output)
     check_folder(finished.run_dir)

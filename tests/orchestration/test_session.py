@@ -10,34 +10,47 @@ from ray.exceptions import ActorDiedError
 
 from rlsys.config import RunConfig
 from rlsys.errors import EngineError, RlsysError
-from rlsys.orchestration.launch.session import bundles, colocated, learner_environment, run
+from rlsys.orchestration.launch.session import learner_environment, place, ray_session, run
+from rlsys.orchestration.resources import colocated, placed_bundles
 
 
 def config(learner: dict[str, Any], generation: dict[str, Any]) -> RunConfig:
     return RunConfig.model_validate({"learner": learner, "generation": generation})
 
 
-def test_ranks_come_first_and_then_engines() -> None:
-    asked = config({"ranks": 2, "cpus_per_rank": 3}, {"engines": 1, "cpus_per_engine": 2})
-    assert not colocated(asked)
-    assert bundles(asked) == [{"CPU": 3}, {"CPU": 3}, {"CPU": 2}]
+@pytest.mark.slow
+def test_a_session_holds_what_the_run_asks_for_and_places_ranks_before_engines() -> None:
+    asked = config({"ranks": 2, "cpus_per_rank": 2.5}, {"engines": 1, "cpus_per_engine": 3})
+
+    async def main() -> list[tuple[float, int, str]]:
+        ranks, engines = await place(asked)
+        return [
+            (
+                options["num_cpus"],
+                options["scheduling_strategy"].placement_group_bundle_index,
+                options["runtime_env"]["env_vars"]["OMP_NUM_THREADS"],
+            )
+            for options in ranks + engines
+        ]
+
+    with ray_session(asked):
+        import ray
+
+        assert ray.cluster_resources()["CPU"] == 2.5 + 2.5 + 3 + 2  # and two services
+        assert run(main()) == [(2.5, 0, "2"), (2.5, 1, "2"), (3.0, 2, "3")]
+    assert not ray.is_initialized()
 
 
-def test_whole_cards_are_not_shared() -> None:
-    asked = config({"gpus_per_rank": 1}, {"gpus_per_engine": 2, "tensor_parallel": 2})
-    assert not colocated(asked)
-    assert bundles(asked) == [{"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 2}]
+def test_parts_of_a_card_are_shared_and_whole_cards_are_not() -> None:
+    parts = config({"ranks": 2, "gpus_per_rank": 0.6}, {"engines": 1, "gpus_per_engine": 0.4})
+    assert colocated(parts.learner, parts.generation)
+    assert [(b.cpus, b.gpus) for b in placed_bundles(parts)] == [(2, 1), (2, 1)]
+    whole = config({"gpus_per_rank": 1}, {"gpus_per_engine": 2, "tensor_parallel": 2})
+    assert not colocated(whole.learner, whole.generation)
+    assert [(b.cpus, b.gpus) for b in placed_bundles(whole)] == [(1, 1), (1, 2)]
 
 
-def test_a_rank_and_an_engine_that_ask_for_parts_share_a_card() -> None:
-    asked = config({"ranks": 2, "gpus_per_rank": 0.6}, {"engines": 1, "gpus_per_engine": 0.4})
-    assert colocated(asked)
-    assert bundles(asked) == [{"CPU": 2, "GPU": 1}, {"CPU": 2, "GPU": 1}]
-
-
-def test_a_rank_on_the_cpu_has_as_many_threads_as_cores() -> None:
-    cpu = learner_environment(config({"cpus_per_rank": 2.5}, {}).learner)
-    assert (cpu["DS_ACCELERATOR"], cpu["OMP_NUM_THREADS"]) == ("cpu", "2")
+def test_a_rank_on_a_card_takes_its_threads_from_the_system() -> None:
     gpu = learner_environment(config({"gpus_per_rank": 1}, {}).learner)
     assert gpu == {"DS_ACCELERATOR": "cuda"}
 

@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,16 @@ async def _evaluate(config: RunConfig, inputs: Inputs, reporter: Reporter) -> No
         await _quietly(engines.close())
 
 
+def weights_folder(run_dir: Path) -> Path:
+    """Where weights pass from learner to engines: in shared memory, where there is some.
+
+    The name follows from the run's, so that what a killed run left is found by the next one.
+    """
+    shared_memory = Path("/dev/shm")
+    parent = shared_memory if shared_memory.is_dir() else Path(tempfile.gettempdir())
+    return parent / f"rlsys-{sha256(str(run_dir.resolve()).encode()).hexdigest()[:16]}"
+
+
 @asynccontextmanager
 async def _processes(
     config: RunConfig, inputs: Inputs
@@ -123,17 +134,16 @@ async def _processes(
     """
     rank_options, engine_options = await place(config)
     engines = _engine_pool(config, inputs, engine_options)
-    shared_memory = Path("/dev/shm")
-    folder = tempfile.mkdtemp(
-        prefix="rlsys-", dir=shared_memory if shared_memory.is_dir() else None
-    )
+    folder = weights_folder(config.run_dir)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
     learner: LearnerGroup | None = None
     try:
         starting = asyncio.ensure_future(engines.start())
         runner = _runner(config, engines)
         learner = await LearnerGroup.start(_learner_spec(config), rank_options)
         await starting
-        yield learner, engines, runner, folder
+        yield learner, engines, runner, str(folder)
     finally:
         await _quietly(engines.close())
         if learner is not None:
