@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 import requests
@@ -256,8 +257,17 @@ def test_sessions_do_not_hear_each_other(server):
     assert faults == [[]] * SESSIONS
 
 
-def test_session_limit_and_idle_timeout():
-    small = Server(ECONOMICS_MAX_SESSIONS="2", ECONOMICS_IDLE_TIMEOUT_S="1.5")
+def leave_in_the_middle_of_a_step(url):
+    with session(url) as ask:
+        reset(ask, seed=1)
+        slow = {"type": "step", "data": {"response": "\\boxed{(x+y+z+w)^{500}}"}}
+        for _ in range(5):
+            ask.websocket.send(json.dumps(slow))
+
+
+def test_session_limit_idle_timeout_and_clients_that_leave(tmp_path):
+    log = (tmp_path / "log").open("w+")
+    small = Server(log=log, ECONOMICS_MAX_SESSIONS="2", ECONOMICS_IDLE_TIMEOUT_S="1.5")
     try:
         with session(small.url) as one, session(small.url) as two:
             assert reset(one, seed=1)["type"] == reset(two, seed=1)["type"] == "observation"
@@ -272,14 +282,24 @@ def test_session_limit_and_idle_timeout():
             assert "nothing was sent for 1.5 s" in ended["data"]["message"]
             with pytest.raises(ConnectionClosed):
                 one.websocket.recv(timeout=10)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            with session(small.url) as again:
-                if reset(again, seed=1)["type"] == "observation":
-                    return
-        raise AssertionError("the ended session still takes a place")
+        for _ in range(2):
+            wait_for_a_place(small.url)
+            leave_in_the_middle_of_a_step(small.url)
+        wait_for_a_place(small.url)
     finally:
         small.stop()
+    log.seek(0)
+    assert "ASGI" not in log.read()
+
+
+def wait_for_a_place(url):
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        with suppress(ConnectionClosed), session(url) as ask:
+            if reset(ask, seed=1)["type"] == "observation":
+                return
+        time.sleep(0.2)
+    raise AssertionError("sessions that ended still take a place")
 
 
 def test_soft_mode_from_variables():

@@ -28,12 +28,12 @@ def free_port():
 class Server:
     """A uvicorn process that serves `app` from the environment's folder."""
 
-    def __init__(self, app="server.app:app", **variables):
+    def __init__(self, app="server.app:app", log=None, **variables):
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-W", "ignore", "-m", "uvicorn", app, "--log-level", "warning"]
         command += ["--port", str(port)]
-        self.process = subprocess.Popen(command, cwd=FOLDER, env=os.environ | variables)
+        self.process = subprocess.Popen(command, cwd=FOLDER, env=os.environ | variables, stderr=log)
         try:
             self._wait_until_healthy()
         except BaseException:

@@ -3,7 +3,7 @@
 OpenEnv closes a session on anything that breaks its own JSON handling: a binary frame, a JSON
 array, nesting too deep to be echoed, half a surrogate pair. Its sessions also never end by
 themselves. The guard answers such frames itself, with the same error frames, lets everything else
-through, and ends a session that stays silent.
+through, and ends a session that stays silent or whose client is gone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 Message = MutableMapping[str, Any]
@@ -64,7 +65,10 @@ class FrameGuard:
             text = message.get("text")
             if isinstance(text, str) and text.startswith('{"type":"error"'):
                 message = {**message, "text": tidy_error(text)}
-            await send(message)
+            # To a client that left: OpenEnv would answer the failure with more messages, and a
+            # page of log. It learns of the end from its next receive.
+            with suppress(OSError):
+                await send(message)
 
         await self._app(scope, guarded_receive, guarded_send)
 
