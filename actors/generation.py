@@ -82,6 +82,7 @@ class GenerationActor:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._engine = AsyncLLM.from_engine_args(_engine_args(self._spec))
+        await self.call_workers("rlsys_die_with_parent")
         self._serving.set()
         return str(__version__)
 

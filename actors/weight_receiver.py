@@ -6,9 +6,15 @@ are never written directly: they go through vLLM's own layerwise reload, in chec
 
 from __future__ import annotations
 
+import ctypes
 import pickle
+import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
+
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal a process gets when its parent dies."""
 
 TensorSpec = tuple[str, str, tuple[int, ...]]
 """Checkpoint name, torch dtype name, shape."""
@@ -22,6 +28,14 @@ class WeightReceiver:
     vllm_config: Any
     model_runner: Any
     _rlsys_group: Any
+
+    def rlsys_die_with_parent(self) -> None:
+        """Let the kernel kill this process when the one that started it dies, however it dies.
+
+        An engine that outlives a killed actor would hold its memory, on a GPU all of it, for ever.
+        """
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def rlsys_begin(self) -> None:
         """Open a reload; until rlsys_finish the model cannot run."""

@@ -5,8 +5,8 @@
         learner.gpus_per_rank=0.3 generation.gpus_per_engine=0.3
 
 Every run is `rlsys train` with the same seeds, problems and steps; only the method differs. Runs
-that are finished are not run again. Prints a Markdown table: means over seeds, and a 95 % t interval
-of the gain in anytime accuracy (the mean over budgets) on held-out problems.
+that are finished are not run again. Prints a Markdown table: means over seeds, and a 95 % t
+interval of the gain in anytime accuracy (the mean over budgets) on held-out problems.
 """
 
 from __future__ import annotations

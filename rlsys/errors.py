@@ -27,10 +27,6 @@ class ResourceError(UserError):
     """The cluster cannot hold what the configuration asks for."""
 
 
-class EpisodeError(RlsysError):
-    """An episode could not be grown; it becomes an empty group and a count, never a crash."""
-
-
 class EngineError(RlsysError, RuntimeError):
     """An engine died, or answered something no engine should."""
 

@@ -155,7 +155,7 @@ class Episode:
     answer_segments: NDArray[np.int32]
     """[n] index into `segments` of the answer behind each score."""
     splits: NDArray[np.int32]
-    """[n] number of the distinct cut each answer hangs from (brpo spec 3.2)."""
+    """[n] number of the distinct cut each answer hangs from; see brpo.truncation_plan."""
     verdicts: NDArray[np.int8]
     """[n] Verdict of each answer."""
 

@@ -19,13 +19,13 @@ from rlsys.types import Problem
 
 Style = Literal["terse", "verbose"]
 
-TERSE_SHARE: Final = 0.15
+TERSE_SHARE: Final = 0.25
 """Traces that write running totals only."""
 RECHECK_PROBABILITY: Final = 0.5
 """That a verbose trace goes through the chain once more, asked again after every chain."""
 MOST_RECHECKS: Final = 3
 """Where asking again ends, so that a trace has a longest length."""
-SLIP_PROBABILITY: Final = 0.03
+SLIP_PROBABILITY: Final = 0.01
 """That a step of the first chain is wrong by one."""
 STEP_MARK: Final = ";"
 RECHECK_MARK: Final = "?"

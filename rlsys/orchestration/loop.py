@@ -11,8 +11,9 @@ of finished training steps, so group i is trained at version i // problems per s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from rlsys.config import RunConfig
 from rlsys.data.problems import ProblemStream
@@ -29,6 +30,8 @@ from rlsys.orchestration.protocols import (
     Weights,
 )
 from rlsys.types import Problem
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -48,6 +51,25 @@ class StopSignal:
     async def wait(self) -> None:
         """Return when somebody asks."""
         await self._event.wait()
+
+
+async def unless_stopped(stop: StopSignal, work: Coroutine[Any, Any, T]) -> T | None:
+    """Await `work`; None if a stop was asked for before it was done, which cancels it.
+
+    A result that is there is always returned: groups that were taken from the buffer and dropped
+    here would be in no checkpoint.
+    """
+    if stop.is_set():
+        work.close()
+        return None
+    tasks = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return tasks[0].result() if tasks[0].done() else None
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +104,7 @@ async def train(
         producer = tasks.create_task(_produce(buffer, parts.runner, problems, finished))
         while step < config.steps:
             watch = Stopwatch()
-            groups = await _take_unless_stopped(buffer, per_step, parts.stop)
+            groups = await unless_stopped(parts.stop, buffer.take(per_step))
             if groups is None:
                 break
             watch.lap("generation")
@@ -95,7 +117,8 @@ async def train(
             step += 1
             await _report(config, parts, step, groups, trained, watch, gap, len(buffer.finished()))
             if _due(step, config.evaluation.every, config.steps):
-                await evaluate(parts.runner, held_out, config, parts.reporter, step)
+                evaluation = evaluate(parts.runner, held_out, config, parts.reporter, step)
+                await unless_stopped(parts.stop, evaluation)
             if _due(step, config.checkpoint.every, config.steps):
                 await parts.checkpoints.save(step, parts.learner, buffer.finished())
                 saved = step
@@ -122,25 +145,6 @@ async def _produce(
     async with asyncio.TaskGroup() as tasks:
         while True:
             tasks.create_task(grow(await buffer.admit()))
-
-
-async def _take_unless_stopped(
-    buffer: GroupBuffer, count: int, stop: StopSignal
-) -> list[FinishedGroup] | None:
-    """The next groups, or None if a stop was asked for before they were all there.
-
-    Groups that were taken are always returned: left here they would be in no checkpoint.
-    """
-    if stop.is_set():
-        return None
-    take = asyncio.create_task(buffer.take(count))
-    stopping = asyncio.create_task(stop.wait())
-    try:
-        await asyncio.wait({take, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        return take.result() if take.done() else None
-    finally:
-        take.cancel()
-        stopping.cancel()
 
 
 def _check_staleness(groups: Sequence[FinishedGroup], version: int, bound: int) -> None:

@@ -59,7 +59,7 @@ def placed_bundles(config: RunConfig | SftConfig) -> list[Bundle]:
     generation = config.generation
     if colocated(learner, generation):
         cpus = learner.cpus_per_rank + generation.cpus_per_engine
-        return _several("shared card", max(learner.ranks, generation.engines), cpus, 1.0)
+        return _several("shared card", learner.ranks, cpus, 1.0)
     engines = _several(
         "engine", generation.engines, generation.cpus_per_engine, generation.gpus_per_engine
     )
@@ -88,6 +88,12 @@ def check_shares(config: RunConfig) -> None:
         raise ConfigError(
             f"learner.gpus_per_rank {rank:g} and generation.gpus_per_engine {engine:g} share a "
             f"card but add up to {rank + engine:g}; lower them to 1 together"
+        )
+    ranks, engines = config.learner.ranks, config.generation.engines
+    if colocated(config.learner, config.generation) and ranks != engines:
+        raise ConfigError(
+            f"learner.ranks {ranks} and generation.engines {engines} share cards one by one; set "
+            "them to the same number, or give each a whole card"
         )
 
 

@@ -26,8 +26,9 @@ FREE_KEYS = (
     "checkpoint",
 )
 """Sections that say how long, how fast and where a run goes, not what it learns."""
-MEANING_WITHIN = ("learner.optimizer", "generation.temperature")
-"""Exceptions: keys below FREE_KEYS that do change what is learned."""
+MEANING_WITHIN = ("generation.temperature",)
+"""Exceptions: keys below FREE_KEYS that do change what is learned. The optimizer's settings are
+free: a run that broke off is continued with a smaller learning rate."""
 
 
 def last_checkpoint(run_dir: Path) -> int:

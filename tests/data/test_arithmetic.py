@@ -13,7 +13,14 @@ from rlsys.data.arithmetic import (
     is_held_out,
     signed_terms,
 )
-from rlsys.data.traces import MOST_RECHECKS, Step, Trace, draw_trace
+from rlsys.data.traces import (
+    MOST_RECHECKS,
+    SLIP_PROBABILITY,
+    TERSE_SHARE,
+    Step,
+    Trace,
+    draw_trace,
+)
 from rlsys.types import Problem
 
 PROBLEM = Problem(id="p", text="3+8-2", answer="9", difficulty=3.0)
@@ -116,13 +123,13 @@ def test_traces_have_the_announced_habits() -> None:
     traces = [draw_trace(problem, rng) for problem in problems]
     verbose = [t for t in traces if t.style == "verbose"]
     chains = np.array([sum(s.concludes for s in t.steps) for t in verbose])
-    assert np.mean([t.style == "terse" for t in traces]) == pytest.approx(0.15, abs=0.02)
+    assert np.mean([t.style == "terse" for t in traces]) == pytest.approx(TERSE_SHARE, abs=0.02)
     assert np.mean(chains > 1) == pytest.approx(0.5, abs=0.03)
     assert np.mean(chains > 2) == pytest.approx(0.25, abs=0.03)
     assert chains.max() == 1 + MOST_RECHECKS
     once = [t for t in verbose if t.thought.count("?") == 0]
     right = np.mean([t.answer == t.problem.answer for t in once])
-    assert right == pytest.approx(0.97**5, abs=0.03)
+    assert right == pytest.approx((1 - SLIP_PROBABILITY) ** 5, abs=0.03)
     assert all(t.answer == t.problem.answer for t in verbose if "?" in t.thought)
 
 

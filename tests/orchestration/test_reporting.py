@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rlsys.config import BrpoConfig, CheckpointConfig, LearnerConfig, OptimizerConfig, RunConfig
+from rlsys.config import (
+    BrpoConfig,
+    CheckpointConfig,
+    GenerationConfig,
+    LearnerConfig,
+    OptimizerConfig,
+    RunConfig,
+)
 from rlsys.config_loading import dump_config
 from rlsys.errors import ConfigError
 from rlsys.orchestration.live_view import live_block, plain_line
@@ -168,7 +175,9 @@ def test_length_and_placement_may_change_on_the_way(tmp_path: Path) -> None:
     changes: dict[str, Any] = {
         "steps": 500,
         "checkpoint": CheckpointConfig(every=5),
-        "learner": LearnerConfig(ranks=2, zero_stage=3),
+        "learner": LearnerConfig(
+            ranks=2, zero_stage=3, optimizer=OptimizerConfig(learning_rate=0.5)
+        ),
     }
     check_resume(config.model_copy(update=changes))
 
@@ -179,8 +188,8 @@ def test_length_and_placement_may_change_on_the_way(tmp_path: Path) -> None:
         ({"algorithm": BrpoConfig(prior="linear")}, "algorithm.prior is 'linear'"),
         ({"seed": 7}, "seed is 7"),
         (
-            {"learner": LearnerConfig(optimizer=OptimizerConfig(learning_rate=0.5))},
-            "learner.optimizer.learning_rate is 0.5",
+            {"generation": GenerationConfig(temperature=0.5)},
+            "generation.temperature is 0.5",
         ),
     ],
 )

@@ -21,8 +21,10 @@ from actors.pools import GenerationPool, GradingPool
 from learner.group import LearnerGroup
 from learner.spec import LearnerSpec
 from rlsys.config import RunConfig
+from rlsys.data.grading import self_test
 from rlsys.data.problems import ProblemStream
 from rlsys.data.prompts import resolve_model_path
+from rlsys.errors import RlsysError
 from rlsys.orchestration.checkpoints import CheckpointStore
 from rlsys.orchestration.evaluation import evaluate as run_evaluation
 from rlsys.orchestration.launch.learner import RayLearner
@@ -46,17 +48,26 @@ def train(config: RunConfig, reporter: Reporter) -> bool:
     Returns:
         False if SIGTERM or Ctrl-C ended the run early; what was finished is in its checkpoint.
     """
-    inputs = check_inputs(config)
-    reporter.message(inputs.summary())
+    inputs = _checked(config, reporter)
     with ray_session(config):
         return run(_train(config, inputs, reporter))
 
 
 def evaluate(config: RunConfig, reporter: Reporter) -> None:
     """Report the anytime curve of config.model on the held-out problems."""
-    inputs = check_inputs(config)
+    inputs = _checked(config, reporter)
     with ray_session(config):
         run(_evaluate(config, inputs, reporter))
+
+
+def _checked(config: RunConfig, reporter: Reporter) -> Inputs:
+    """What the run works with; refuses to start on a grader that grades known answers wrong."""
+    inputs = check_inputs(config)
+    reporter.message(inputs.summary())
+    wrong = self_test()
+    if wrong:
+        raise RlsysError(f"the grader fails its self-test: {'; '.join(wrong)}; see rlsys doctor")
+    return inputs
 
 
 async def _train(config: RunConfig, inputs: Inputs, reporter: Reporter) -> bool:
