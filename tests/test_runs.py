@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import yaml
-from commands import Command
+from commands import START_SECONDS, Command, wait_until
 
 from rlsys.assets import tiny_path
 from rlsys.config_loading import load_config
@@ -104,6 +104,15 @@ def test_a_run_that_is_stopped_and_killed_goes_on_to_its_end(
     check_folder(finished.run_dir)
     check_problems(finished.run_dir, config_file)
     check_export(finished.run_dir / "export")
+
+
+def test_ctrl_c_while_the_processes_start(start: Start) -> None:
+    command = start("train")
+    assert wait_until(lambda: command.find("GenerationActor") != [], START_SECONDS)
+    command.signal(signal.SIGINT)
+    assert command.wait(30) == 130, command.output
+    assert command.all_gone(15), command.processes()
+    assert "stopped while the processes started" in command.output
 
 
 def check_table(output: str) -> None:
@@ -203,7 +212,7 @@ def test_two_ranks_run_ahead_until_an_engine_dies(start: Start) -> None:
 
 def engine_process(command: Command) -> psutil.Process:
     """The process of vLLM's own that the generation actor started."""
-    (actor,) = [p for p in command.processes() if "GenerationActor" in "".join(p.cmdline())]
+    (actor,) = command.find("GenerationActor")
     (engine,) = [p for p in actor.children() if "resource_tracker" not in "".join(p.cmdline())]
     return engine
 

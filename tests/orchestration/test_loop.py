@@ -236,6 +236,17 @@ def test_a_stop_before_the_first_step_trains_and_saves_nothing(tmp_path: Path) -
     assert world.checkpoints.latest() is None
 
 
+def test_a_stop_does_not_wait_for_an_evaluation(tmp_path: Path) -> None:
+    class Slow(World):
+        async def evaluate_group(self, index: int, problem: Problem) -> GroupReport:
+            self.stop.set()
+            return await asyncio.get_running_loop().create_future()
+
+    world = Slow(tmp_path)
+    assert run(world, configuration(steps=50, evaluation={"every": 2})) == 2
+    assert world.log[-2:] == ["report 2", "save .step-2.partial"]
+
+
 def test_a_resumed_run_trains_what_was_grown_and_grows_the_rest(tmp_path: Path) -> None:
     world = World(tmp_path)
     kept = {7: group(7, version=3), 8: group(8, version=3)}

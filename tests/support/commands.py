@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,15 @@ class Command:
     def processes(self) -> list[psutil.Process]:
         """Everything alive that the command started, itself included."""
         return [process for process in psutil.process_iter() if self._is_ours(process)]
+
+    def find(self, title: str) -> list[psutil.Process]:
+        """Those of its processes that call themselves something with `title` in it."""
+        found = []
+        for process in self.processes():
+            with suppress(psutil.Error):
+                if title in process.cmdline()[0]:
+                    found.append(process)
+        return found
 
     def all_gone(self, seconds: float) -> bool:
         """True once no process of the command is left, False if some outlive the time."""

@@ -7,10 +7,10 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 
@@ -31,7 +31,7 @@ from rlsys.orchestration.launch.learner import RayLearner
 from rlsys.orchestration.launch.runner import ObjectStoreFiles, RayRunner
 from rlsys.orchestration.launch.session import place, ray_session, run
 from rlsys.orchestration.launch.weights import connect
-from rlsys.orchestration.loop import Parts, StopSignal
+from rlsys.orchestration.loop import Parts, StopSignal, unless_stopped
 from rlsys.orchestration.loop import train as run_loop
 from rlsys.orchestration.preflight import Inputs, check_inputs
 from rlsys.orchestration.protocols import Reporter
@@ -40,6 +40,16 @@ from rlsys.orchestration.weight_sync import WeightSync
 
 CLOSE_SECONDS = 20.0
 """How long actors may take to end by themselves before they are killed."""
+
+
+class _Processes(NamedTuple):
+    """What a training run started."""
+
+    learner: LearnerGroup
+    engines: GenerationPool
+    runner: RayRunner
+    folder: str
+    """Where weights pass from learner to engines."""
 
 
 def train(config: RunConfig, reporter: Reporter) -> bool:
@@ -77,41 +87,60 @@ async def _train(config: RunConfig, inputs: Inputs, reporter: Reporter) -> bool:
     files = ObjectStoreFiles()
     checkpoints = CheckpointStore(config.run_dir / "checkpoints", config.checkpoint.keep, files)
     resumed = checkpoints.latest()
-    async with _processes(config, inputs) as (learner, engines, runner, folder):
+    async with AsyncExitStack() as stack:
+        starting = stack.enter_async_context(_processes(config, inputs))
+        processes = await unless_stopped(stop, starting)
+        if processes is None:
+            reporter.message("stopped while the processes started; the same command starts again")
+            return False
         start, finished = 0, {}
         if resumed is not None:
             start, checkpoint = resumed
-            await RayLearner(learner).load(checkpoint / "learner")
+            await RayLearner(processes.learner).load(checkpoint / "learner")
             finished = checkpoints.read_groups(checkpoint)
             reporter.message(f"resuming after step {start} of {config.steps}")
-        source, sink = await connect(config, learner, engines, folder)
-        parts = Parts(
-            runner=runner,
-            learner=RayLearner(learner),
-            weights=WeightSync(
-                source=source,
-                sink=sink,
-                collective=sink.collective,
-                deadline_s=config.sync.deadline_s,
-                canary=inputs.canary,
-            ),
-            checkpoints=checkpoints,
-            reporter=reporter,
-            stop=stop,
-        )
+        parts = await _parts(config, inputs, processes, checkpoints, reporter, stop)
         await parts.weights.publish(start)  # a broken sync fails here, not after the first step
         if start == 0:
-            await run_evaluation(parts.runner, inputs.evaluation, config, reporter, 0)
+            first = run_evaluation(parts.runner, inputs.evaluation, config, reporter, 0)
+            await unless_stopped(stop, first)
         problems = ProblemStream(inputs.train, seed=config.seed, shuffle=config.data.shuffle)
         step = await run_loop(
             config, parts, problems, inputs.evaluation, start=start, finished=finished
         )
+        last = run_evaluation(parts.runner, inputs.evaluation, config, reporter, step)
+        await unless_stopped(stop, last)
         if stop.is_set():
             reporter.message(f"stopped after step {step}; the same command goes on from there")
             return False
-        await run_evaluation(parts.runner, inputs.evaluation, config, reporter, step)
         await parts.learner.export(config.run_dir / "export")
     return True
+
+
+async def _parts(
+    config: RunConfig,
+    inputs: Inputs,
+    processes: _Processes,
+    checkpoints: CheckpointStore,
+    reporter: Reporter,
+    stop: StopSignal,
+) -> Parts:
+    source, sink = await connect(config, processes.learner, processes.engines, processes.folder)
+    weights = WeightSync(
+        source=source,
+        sink=sink,
+        collective=sink.collective,
+        deadline_s=config.sync.deadline_s,
+        canary=inputs.canary,
+    )
+    return Parts(
+        runner=processes.runner,
+        learner=RayLearner(processes.learner),
+        weights=weights,
+        checkpoints=checkpoints,
+        reporter=reporter,
+        stop=stop,
+    )
 
 
 async def _evaluate(config: RunConfig, inputs: Inputs, reporter: Reporter) -> None:
@@ -136,27 +165,23 @@ def weights_folder(run_dir: Path) -> Path:
 
 
 @asynccontextmanager
-async def _processes(
-    config: RunConfig, inputs: Inputs
-) -> AsyncIterator[tuple[LearnerGroup, GenerationPool, RayRunner, str]]:
-    """Start all at the same time (they import for long), end them whatever happens.
-
-    The last item is a folder for weights, in shared memory where there is some.
-    """
+async def _processes(config: RunConfig, inputs: Inputs) -> AsyncIterator[_Processes]:
+    """Start all at the same time (they import for long), end them whatever happens."""
     rank_options, engine_options = await place(config)
     engines = _engine_pool(config, inputs, engine_options)
     folder = weights_folder(config.run_dir)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     learner: LearnerGroup | None = None
+    starting = asyncio.ensure_future(engines.start())
     try:
-        starting = asyncio.ensure_future(engines.start())
         runner = _runner(config, engines)
         learner = await LearnerGroup.start(_learner_spec(config), rank_options)
         await starting
-        yield learner, engines, runner, str(folder)
+        yield _Processes(learner, engines, runner, str(folder))
     finally:
-        await _quietly(engines.close())
+        if starting.done():  # one that still loads hears nothing; Ray kills it
+            await _quietly(engines.close())
         if learner is not None:
             await _quietly(learner.close())
         shutil.rmtree(folder, ignore_errors=True)
