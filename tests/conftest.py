@@ -8,6 +8,7 @@ import os
 os.environ.update(
     RAY_ADDRESS="local",  # never a cluster that happens to be there
     RAY_USAGE_STATS_ENABLED="0",
+    RAY_worker_niceness="0",  # Ray's 15 lets anything else on the machine starve a test
     HF_HUB_OFFLINE="1",
     OMP_NUM_THREADS="1",  # spinning OpenMP threads on shared cores slow small models 20-fold
     DS_ACCELERATOR="cpu",

@@ -24,7 +24,7 @@ from rlsys.data.problems import ProblemStream, load_problems
 from rlsys.orchestration.launch.training import weights_folder
 from rlsys.orchestration.metrics_sink import METRICS, read_rows
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 Start = Callable[..., Command]
 

@@ -18,7 +18,7 @@ from rlsys.orchestration.metrics_sink import METRICS, read_rows
 
 MARK = "RLSYS_TEST_MARK"
 """Environment variable that every process of a command inherits."""
-START_SECONDS = 240.0
+START_SECONDS = 300.0
 """How long a command may take to its first step on a busy machine."""
 
 
