@@ -16,8 +16,8 @@ from rlsys.data.arithmetic import is_held_out
 from rlsys.data.prompts import PromptRenderer, ThinkTokens
 from rlsys.data.supervised import ArithmeticRows, FileRows, supervised_rows
 from rlsys.data.tiny_model import TINY_ENVIRONMENT, tiny_tokenizer
-from rlsys.environments.anytime import AnytimeEnvironment
 from rlsys.data.traces import SLIP_PROBABILITY
+from rlsys.environments.anytime import AnytimeEnvironment
 from rlsys.errors import DataError, ModelError
 from rlsys.types import (
     Completion,
