@@ -184,13 +184,6 @@ class GenerationActor:
         """Tokens handled so far."""
         return self._counts
 
-    async def pids(self) -> list[int]:
-        """Process ids of the actor and of everything it started."""
-        import psutil
-
-        me = psutil.Process()
-        return [me.pid, *(child.pid for child in me.children(recursive=True))]
-
     async def close(self) -> None:
         """Shut the engine's processes down; they outlive the actor otherwise."""
         if self._engine is not None:
