@@ -16,7 +16,7 @@ from typing import Any, get_args
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from rlsys.config import Section
+from rlsys.config_base import Section
 
 ConfigPath = tuple[str, ...]
 

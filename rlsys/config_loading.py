@@ -18,7 +18,8 @@ from typing import Any, TypeVar, overload
 import yaml
 from pydantic import ValidationError
 
-from rlsys.config import RunConfig, Section
+from rlsys.config import RunConfig
+from rlsys.config_base import Section
 from rlsys.config_errors import ConfigPath, explain, field_at, variants
 from rlsys.errors import ConfigError
 

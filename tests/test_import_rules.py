@@ -25,13 +25,17 @@ ONLY = {
     # A layer, and all it may import beside the standard library and itself.
     "rlsys.types": ("numpy",),
     "rlsys.errors": (),
-    "rlsys.config": ("pydantic",),
+    "rlsys.config_base": ("pydantic",),
+    "rlsys.config_economics": ("pydantic", "rlsys.config_base"),
+    "rlsys.config": ("pydantic", "rlsys.config_base", "rlsys.config_economics"),
     "rlsys.algorithms": ("numpy", "torch", "rlsys.types", "rlsys.config", "rlsys.errors"),
 }
 HEAVY = {"torch", "transformers", "datasets", "sympy", "math_verify", "ray", "vllm", "deepspeed"}
 LIGHT_MODULES = {
     "rlsys.cli",
     "rlsys.config",
+    "rlsys.config_base",
+    "rlsys.config_economics",
     "rlsys.config_errors",
     "rlsys.config_loading",
     "rlsys.doctor",

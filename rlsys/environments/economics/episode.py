@@ -14,6 +14,7 @@ from rlsys.environments.economics.ledger import Ledger
 from rlsys.environments.economics.questions import Question
 from rlsys.environments.economics.rewards import (
     RewardParts,
+    coefficient_set,
     episode_bonus,
     step_parts,
     unanswered_penalty,
@@ -114,7 +115,7 @@ class EconomicsEpisode:
             spent_before=self._billed(self.ledger),
             mode=self.config.mode,
             rules=self.config.rules,
-            coefficients=self.config.coefficient_set,
+            coefficients=coefficient_set(self.config.coefficients),
         )
         self.ledger = ledger
         self.answers = (*self.answers, Answered(question, charged, verdict))
@@ -171,7 +172,7 @@ class EconomicsEpisode:
         return "exhausted" if short and self.config.mode == "hard" else None
 
     def _final(self, parts: RewardParts) -> RewardParts:
-        rules, coefficients = self.config.rules, self.config.coefficient_set
+        rules, coefficients = self.config.rules, coefficient_set(self.config.coefficients)
         return parts._replace(
             bonus=episode_bonus(
                 self.correct,

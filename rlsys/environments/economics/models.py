@@ -8,9 +8,9 @@ from openenv.core.env_server import Action, Observation, State
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
+from rlsys.config_economics import Mode
 from rlsys.environments.economics.budget import BudgetSource
 from rlsys.environments.economics.episode import StopReason
-from rlsys.environments.economics.rewards import Mode
 
 Fraction01 = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]

@@ -29,8 +29,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-Rules = Literal["default", "compat"]
-Mode = Literal["hard", "soft"]
+from rlsys.config_economics import Mode, Rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +58,11 @@ class Coefficients:
 
 D: Final = Coefficients(cost=0.05, efficiency=0.10, bonus=0.50, target=0.90, overspend=0.25)
 D2: Final = Coefficients(cost=0.05, efficiency=0.15, bonus=0.40, target=0.85, overspend=0.30)
+
+
+def coefficient_set(name: Literal["D", "D2"]) -> Coefficients:
+    """The published set of that name."""
+    return D if name == "D" else D2
 
 
 class RewardParts(NamedTuple):
