@@ -41,3 +41,7 @@ class TrainingError(RlsysError, RuntimeError):
 
 class CheckpointError(RlsysError, RuntimeError):
     """A checkpoint cannot be written, read or does not fit the configuration."""
+
+
+class EpisodeLost(RlsysError, RuntimeError):
+    """An environment went away in the middle of an episode: that is lost, the run goes on."""
