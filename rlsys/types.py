@@ -8,7 +8,7 @@ Reading order: Problem -> GenerationRequest/Completion -> Segment -> Episode -> 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, Protocol
@@ -71,6 +71,15 @@ class GenerationRequest:
     """Completion i of the n samples under seed + i; None lets the engine choose."""
     engine: int | None = None
     """Engine that already holds this prefix in its cache, or None for the least loaded one."""
+    top_logprobs: int = 0
+    """Most likely tokens told of at every position, beside the sampled one; at most 20."""
+
+
+class Candidates(NamedTuple):
+    """The k most likely tokens at each of L sampled positions, the most likely first."""
+
+    token_ids_LK: NDArray[np.int32]
+    logprobs_LK: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +95,8 @@ class Completion:
     """Policy version that sampled the first and the last token."""
     engine: int
     """Index of the engine in its pool."""
+    candidates: Candidates | None = None
+    """None unless the request asked for `top_logprobs`."""
 
 
 class Generator(Protocol):
@@ -158,6 +169,8 @@ class Episode:
     """[n] number of the distinct cut each answer hangs from; see brpo.truncation_plan."""
     verdicts: NDArray[np.int8]
     """[n] Verdict of each answer."""
+    facts: tuple[Mapping[str, float | str], ...] = ()
+    """[n] What else the environment said of each answer; empty where it says nothing more."""
 
     def sampled_tokens(self) -> int:
         """Tokens the policy sampled in this episode."""
@@ -192,6 +205,10 @@ class Sample:
     """Per segment [len(token_ids)], or None where nothing is trained."""
     weights: tuple[float, ...] = field(default=())
     """Per segment, a factor on its loss (summary_weight); empty means 1 everywhere."""
+    rows: tuple[NDArray[np.int32] | None, ...] = field(default=())
+    """Per segment [len(token_ids)], of how many plain rows each token is the only copy; None or
+    empty means 1. Where an original and its revision share what they kept, that is 2, and the
+    advantage there is the mean of both: the tree then trains like the two rows side by side."""
 
     @property
     def num_tokens(self) -> int:
@@ -200,5 +217,10 @@ class Sample:
 
     @property
     def num_trained(self) -> int:
-        """Tokens with an advantage."""
-        return sum(len(a) for a in self.advantages if a is not None)
+        """Tokens with an advantage, counted once for each of the `rows` they stand for."""
+        rows = self.rows or (None,) * len(self.segments)
+        return sum(
+            len(a) if r is None else int(r.sum())
+            for a, r in zip(self.advantages, rows, strict=True)
+            if a is not None
+        )

@@ -51,7 +51,7 @@ class PackedTree:
     advantages: Floats
     """0 where not trained."""
     weights: Floats
-    """The segment's factor on the loss; 0 where not trained."""
+    """The segment's factor on the loss times the rows the token stands for; 0 where not trained."""
     kinds: NDArray[np.int8]
     """rlsys.types.Kind of the token's segment."""
 
@@ -130,6 +130,8 @@ def flatten(sample: Sample) -> PackedTree:
             tree.trained[at] = True
             tree.advantages[at] = advantages
             tree.weights[at] = sample.weights[s] if sample.weights else 1.0
+            if sample.rows and (rows := sample.rows[s]) is not None:
+                tree.weights[at] *= rows
     return tree
 
 

@@ -137,6 +137,26 @@ def test_weights_reach_trained_tokens_only() -> None:
     assert tree.weights.tolist() == [expected.get(Kind(k), 0.0) for k in tree.kinds]
 
 
+def test_tokens_that_stand_for_two_rows_count_and_weigh_twice() -> None:
+    """A thought of which a revision kept two tokens; the weight of its answer is 0.5."""
+    tree = Sample(
+        segments=(
+            segment(NO_PARENT, 0, Kind.PROMPT, [0]),
+            segment(0, 1, Kind.THOUGHT, [1, 2, 3]),
+            segment(1, 2, Kind.FORCED, [4]),
+            segment(2, 1, Kind.ANSWER, [5]),
+        ),
+        advantages=(None, np.ones(3, np.float32), None, np.ones(1, np.float32)),
+        weights=(1.0, 1.0, 1.0, 0.5),
+        rows=(None, np.array([2, 2, 1], np.int32), None, None),
+    )
+    flat = flatten(tree)
+    assert flat.token_ids.tolist() == [0, 1, 2, 4, 5, 3]
+    assert flat.weights.tolist() == [0, 2, 2, 0, 0.5, 1]
+    assert tree.num_trained == 6
+    assert flat.trained.sum() == 4
+
+
 @settings(max_examples=200, deadline=None)
 @given(trees())
 def test_flatten_equals_every_path(tree: Sample) -> None:
