@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from rlsys.errors import EngineError, SyncError
-from rlsys.types import Completion, Floats, GenerationRequest, Tokens
+from rlsys.types import Candidates, Completion, Floats, GenerationRequest, Tokens
 
 INITIAL_VERSION = 0
 
@@ -103,7 +103,7 @@ class GenerationActor:
             stop_token_ids=list(request.stop_token_ids),
             ignore_eos=True,  # the request names every token that ends it
             seed=request.seed,
-            logprobs=0,
+            logprobs=request.top_logprobs,
             flat_logprobs=True,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -114,15 +114,25 @@ class GenerationActor:
         self._counts.cached_tokens += output.num_cached_tokens or 0
         self._counts.sampled_tokens += sum(len(s.token_ids) for s in output.outputs)
         return [
-            Completion(
-                token_ids=np.asarray(sample.token_ids, np.int32),
-                logprobs=np.asarray(sample.logprobs.logprobs, np.float32),
-                stopped=sample.finish_reason == "stop",
-                versions=(first, self._version),
-                engine=self._spec.index,
-            )
+            self._completion(sample, request.top_logprobs, (first, self._version))
             for sample in output.outputs
         ]
+
+    def _completion(self, sample: Any, top: int, versions: tuple[int, int]) -> Completion:
+        # At every position vLLM tells of the sampled token first, then of the `top` likeliest.
+        logprobs = np.asarray(sample.logprobs.logprobs, np.float32).reshape(-1, 1 + top)
+        candidates = None
+        if top:
+            ids = np.asarray(sample.logprobs.token_ids, np.int32).reshape(-1, 1 + top)
+            candidates = Candidates(ids[:, 1:], logprobs[:, 1:])
+        return Completion(
+            token_ids=np.asarray(sample.token_ids, np.int32),
+            logprobs=np.ascontiguousarray(logprobs[:, 0]),
+            stopped=sample.finish_reason == "stop",
+            versions=versions,
+            engine=self._spec.index,
+            candidates=candidates,
+        )
 
     async def _finish(self, token_ids: Tokens, params: Any, version: int) -> Any:
         """Run one request to its end. The salt keeps a prefix cached under other weights unseen."""

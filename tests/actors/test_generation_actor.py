@@ -160,6 +160,29 @@ def test_sample_i_is_drawn_under_seed_plus_i(serving: Serving) -> None:
     assert together[0].token_ids.tolist() != unlike[0].token_ids.tolist()
 
 
+def test_candidates_are_the_likeliest_tokens_and_only_told_if_asked(serving: Serving) -> None:
+    import torch
+
+    greedy = request(n=1, temperature=0.0, seed=None, top_logprobs=5)
+    ((told,), untold) = serving.generate(greedy, request(n=1, seed=5))
+    assert untold[0].candidates is None
+    assert told.candidates is not None
+    ids_LK, logprobs_LK = told.candidates
+    assert (ids_LK.shape, ids_LK.dtype) == ((40, 5), np.int32)
+    assert (logprobs_LK.shape, logprobs_LK.dtype) == ((40, 5), np.float32)
+    np.testing.assert_array_equal(ids_LK[:, 0], told.token_ids)
+    np.testing.assert_array_equal(logprobs_LK[:, 0], told.logprobs)
+    whole = torch.from_numpy(np.concatenate([PROMPT, told.token_ids]).astype(np.int64))[None]
+    with torch.no_grad():
+        logits_LV = serving.model(whole).logits[0, len(PROMPT) - 1 : -1]
+    expected = torch.log_softmax(logits_LV, dim=-1).topk(5)
+    np.testing.assert_allclose(logprobs_LK, expected.values.numpy(), atol=1e-4)
+    np.testing.assert_array_equal(ids_LK[:, 0], expected.indices[:, 0].numpy())
+    # What is told does not change what is sampled.
+    (alone,) = serving.generate(request(n=1, seed=5))
+    np.testing.assert_array_equal(alone[0].token_ids, untold[0].token_ids)
+
+
 def test_the_stop_token_is_kept_and_ends_the_sample(serving: Serving) -> None:
     (free,) = serving.generate(request())
     stop = int(free[0].token_ids[9])
