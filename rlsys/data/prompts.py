@@ -210,7 +210,7 @@ class ThinkTokens:
             )
         return cls(
             think_end_id=end[0],
-            eos_ids=_eos_ids(tokenizer),
+            eos_ids=eos_ids(tokenizer),
             closing_ids=_forced_ids(tokenizer, "closing", environment.closing),
             header_ids=header,
         )
@@ -226,7 +226,7 @@ def _forced_ids(tokenizer: PreTrainedTokenizerBase, key: str, text: str) -> Toke
     return np.array(ids, dtype=np.int32)
 
 
-def _eos_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+def eos_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """The tokenizer's EOS first, then those that the model folder's generation settings add."""
     ids = [int(tokenizer.eos_token_id)]
     settings = Path(tokenizer.name_or_path or "") / "generation_config.json"
