@@ -192,6 +192,7 @@ class EconomicsEnvironment(
             budget_source=episode.budget.source,
             budget_mode=self.config.mode,
             counting_unit=episode.counter.unit,
+            trusted=self.config.trusted,
             min_tokens=self.config.min_tokens,
             num_questions=len(episode.questions),
             stop_reason=episode.stop_reason,

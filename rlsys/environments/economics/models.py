@@ -85,6 +85,7 @@ class EconomicsObservation(Observation):  # type: ignore[misc]
     budget_source: BudgetSource
     budget_mode: Mode
     counting_unit: str = Field(description="What a token is here: of which tokenizer, or words.")
+    trusted: bool = Field(description="Whether sampled_tokens is charged instead of a count.")
     min_tokens: Count = Field(description="Hard mode ends the episode when less is left.")
     num_questions: Count
     stop_reason: StopReason | None = Field(default=None, description="Why the episode ended.")
