@@ -17,6 +17,7 @@ FORBIDDEN = {
     "rlsys": ("ray", "vllm", "deepspeed", "actors", "learner"),
     "rlsys.algorithms": ("rlsys.data", "rlsys.environments", "rlsys.orchestration"),
     "rlsys.data": ("torch", "rlsys.algorithms", "rlsys.environments", "rlsys.orchestration"),
+    "rlsys.reflection": ("torch", "transformers", "rlsys.orchestration"),
     "rlsys.environments": ("torch", "transformers", "rlsys.orchestration"),
     "actors": ("learner", "rlsys.orchestration", "deepspeed"),
     "learner": ("actors", "rlsys.orchestration", "rlsys.environments"),
@@ -27,6 +28,7 @@ ONLY = {
     "rlsys.errors": (),
     "rlsys.config_base": ("pydantic",),
     "rlsys.config_economics": ("pydantic", "rlsys.config_base"),
+    "rlsys.config_reflection": ("pydantic", "rlsys.config_base"),
     "rlsys.config": ("pydantic", "rlsys.config_base", "rlsys.config_economics"),
     "rlsys.algorithms": ("numpy", "torch", "rlsys.types", "rlsys.config", "rlsys.errors"),
 }
@@ -37,6 +39,7 @@ LIGHT_MODULES = {
     "rlsys.config_base",
     "rlsys.config_economics",
     "rlsys.config_errors",
+    "rlsys.config_reflection",
     "rlsys.config_loading",
     "rlsys.doctor",
     "rlsys.errors",
