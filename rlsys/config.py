@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -229,6 +229,22 @@ class OptimizerConfig(Section):
     warmup_steps: NonNegativeInt = 0
 
 
+Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+class LoraConfig(Section):
+    """Low-rank adapters beside frozen weights (arXiv 2106.09685), through peft.
+
+    There is no dropout: the ratio to the policy that sampled must be 1 before the first step.
+    """
+
+    rank: PositiveInt = 16
+    alpha: PositiveFloat = 32.0
+    """The adapters' product is multiplied by alpha / rank."""
+    target_modules: tuple[Projection, ...] = Field(default=get_args(Projection), min_length=1)
+    """Projections of every layer that get an adapter."""
+
+
 class LearnerConfig(Section):
     """The DeepSpeed group that trains the policy."""
 
@@ -244,6 +260,8 @@ class LearnerConfig(Section):
     gradient_checkpointing: bool = False
     logits_chunk: PositiveInt = 1024
     """Tokens whose logits exist at once."""
+    lora: LoraConfig | None = None
+    """Train adapters only; None trains all weights."""
     optimizer: OptimizerConfig = OptimizerConfig()
 
 
@@ -397,8 +415,20 @@ class RunConfig(Section):
         return 1e-2 if self.generation.gpus_per_engine else 1e-3
 
 
+class RpoConfig(Section):
+    """The loss on pairs: DPO plus the likelihood of the chosen (arXiv 2404.19733)."""
+
+    beta: PositiveFloat = 0.1
+    """How strongly the policy is held to the starting policy."""
+    alpha: NonNegativeFloat = 1.0
+    """Weight of the likelihood of the chosen; 0 is plain DPO."""
+
+
 class SftConfig(Section):
-    """Everything `rlsys sft` needs: the same learner with the loss on response tokens."""
+    """Everything `rlsys sft` needs: the same learner with the loss on response tokens.
+
+    With data.source `preferences` the rows are pairs and the loss is that of `rpo`.
+    """
 
     name: str = "sft"
     run_dir: Path = Path("runs/sft")
@@ -407,6 +437,8 @@ class SftConfig(Section):
     model: ModelConfig = ModelConfig()
     data: SftData = Field(default_factory=lambda: ArithmeticTraces())
     rows_per_step: PositiveInt = 256
+    rpo: RpoConfig = RpoConfig()
+    """Used with data.source `preferences`."""
     learner: LearnerConfig = LearnerConfig()
     log_every: PositiveInt = 10
 
@@ -430,6 +462,31 @@ class SupervisedFile(Section):
     max_tokens: PositiveInt = 2048
     """Longer rows are dropped and counted."""
 
+    @property
+    def columns(self) -> tuple[str, str]:
+        """Columns of a row: prompt, response."""
+        return self.prompt_column, self.response_column
 
-SftData = Annotated[ArithmeticTraces | SupervisedFile, Field(discriminator="source")]
+
+class PreferenceFile(Section):
+    """Pairs from files: a prompt, the response to prefer and the one to turn away from."""
+
+    source: Literal["preferences"] = "preferences"
+    path: tuple[Path, ...] = Field(min_length=1)
+    prompt_column: str = "problem"
+    chosen_column: str = "chosen"
+    rejected_column: str = "rejected"
+    prompt: PromptConfig = PromptConfig()
+    max_tokens: PositiveInt = 2048
+    """Pairs of which a prompt with its response is longer are dropped and counted."""
+
+    @property
+    def columns(self) -> tuple[str, str, str]:
+        """Columns of a pair: prompt, chosen response, rejected response."""
+        return self.prompt_column, self.chosen_column, self.rejected_column
+
+
+SftData = Annotated[
+    ArithmeticTraces | SupervisedFile | PreferenceFile, Field(discriminator="source")
+]
 SftConfig.model_rebuild()

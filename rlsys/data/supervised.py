@@ -1,7 +1,8 @@
 """Supervised rows for `rlsys sft`: the same records that reinforcement learning trains on.
 
-A row is a `Sample` whose sampled segments have advantage 1. Which rows step n gets depends on the
-seed and n alone, so a resumed run goes on with the rows it would have had.
+A row is a `Sample` whose sampled segments have advantage 1. A pair is a `Sample` of two branches
+from one prompt: advantage 1 on the response to prefer, -1 on the other one. Which rows step n gets
+depends on the seed and n alone, so a resumed run goes on with the rows it would have had.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsys.config import ArithmeticTraces, PromptConfig, SftConfig, SupervisedFile
+from rlsys.config import (
+    ArithmeticTraces,
+    PreferenceFile,
+    PromptConfig,
+    SftConfig,
+    SupervisedFile,
+)
 from rlsys.data.arithmetic import arithmetic_problem, draw_texts
 from rlsys.data.problems import read_rows
 from rlsys.data.prompts import PromptRenderer, ThinkTokens, encode
@@ -51,7 +58,7 @@ def supervised_rows(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> Su
     match config.data:
         case ArithmeticTraces() as data:
             return ArithmeticRows(data, tokenizer)
-        case SupervisedFile() as data:
+        case SupervisedFile() | PreferenceFile() as data:
             return FileRows(data, tokenizer, config.seed)
 
 
@@ -101,16 +108,20 @@ class ArithmeticRows:
 
 
 class FileRows:
-    """Prompts and responses from files, shuffled anew every epoch."""
+    """Prompts and responses, or pairs of responses, from files, shuffled anew every epoch."""
 
-    def __init__(self, data: SupervisedFile, tokenizer: PreTrainedTokenizerBase, seed: int) -> None:
+    def __init__(
+        self,
+        data: SupervisedFile | PreferenceFile,
+        tokenizer: PreTrainedTokenizerBase,
+        seed: int,
+    ) -> None:
         self._seed = seed
         renderer = PromptRenderer(tokenizer, data.prompt)
         rows = [
-            _file_row(renderer, tokenizer, *texts)
-            for texts in read_rows(data.path, (data.prompt_column, data.response_column))
+            _file_row(renderer, tokenizer, *texts) for texts in read_rows(data.path, data.columns)
         ]
-        self._rows = [r for r in rows if r.num_tokens <= data.max_tokens]
+        self._rows = [r for r in rows if _longest_sequence(r) <= data.max_tokens]
         self.dropped = len(rows) - len(self._rows)
         """Rows longer than `max_tokens`."""
         if not self._rows:
@@ -152,14 +163,35 @@ def row(prompt: Tokens, *responses: tuple[Kind, Tokens]) -> Sample:
     return Sample(segments=tuple(segments), advantages=tuple(advantages))
 
 
-def _file_row(
-    renderer: PromptRenderer, tokenizer: PreTrainedTokenizerBase, prompt: str, response: str
-) -> Sample:
-    ids = encode(tokenizer, response)
-    problem = Problem(id="", text=prompt, answer="")
-    return row(
-        renderer.render(problem), (Kind.ANSWER, np.array([*ids, tokenizer.eos_token_id], np.int32))
+def pair(prompt: Tokens, chosen: Tokens, rejected: Tokens) -> Sample:
+    """A preference: two answers after one prompt, advantage 1 on the chosen, -1 on the other."""
+    good, bad = row(prompt, (Kind.ANSWER, chosen)), row(prompt, (Kind.ANSWER, rejected))
+    return Sample(
+        segments=(*good.segments, bad.segments[1]),
+        advantages=(*good.advantages, -np.ones(len(rejected), np.float32)),
     )
+
+
+def _file_row(
+    renderer: PromptRenderer,
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: str,
+    response: str,
+    rejected: str | None = None,
+) -> Sample:
+    def ids(text: str) -> Tokens:
+        return np.array([*encode(tokenizer, text), tokenizer.eos_token_id], np.int32)
+
+    prompt_ids = renderer.render(Problem(id="", text=prompt, answer=""))
+    if rejected is None:
+        return row(prompt_ids, (Kind.ANSWER, ids(response)))
+    return pair(prompt_ids, ids(response), ids(rejected))
+
+
+def _longest_sequence(sample: Sample) -> int:
+    """Tokens of the prompt and the longer one of the responses that follow it."""
+    prompt, *responses = sample.segments
+    return len(prompt.token_ids) + max(len(response.token_ids) for response in responses)
 
 
 def _character_table(tokenizer: PreTrainedTokenizerBase) -> Tokens:

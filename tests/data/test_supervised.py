@@ -11,7 +11,13 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from rlsys.config import ArithmeticTraces, PromptConfig, SftConfig, SupervisedFile
+from rlsys.config import (
+    ArithmeticTraces,
+    PreferenceFile,
+    PromptConfig,
+    SftConfig,
+    SupervisedFile,
+)
 from rlsys.data.arithmetic import is_held_out
 from rlsys.data.prompts import PromptRenderer, ThinkTokens
 from rlsys.data.supervised import ArithmeticRows, FileRows, supervised_rows
@@ -20,6 +26,7 @@ from rlsys.data.traces import SLIP_PROBABILITY
 from rlsys.environments.anytime import AnytimeEnvironment
 from rlsys.errors import DataError, ModelError
 from rlsys.types import (
+    NO_PARENT,
     Completion,
     GenerationRequest,
     GradingRequest,
@@ -205,3 +212,27 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rows.jsonl", 0)
     with pytest.raises(DataError, match=r"rows\.jsonl.* is empty"):
         FileRows(SupervisedFile(path=(path,)), TOKENIZER, seed=0)
+
+
+def test_a_pair_is_two_branches_of_one_prompt(tmp_path: Path) -> None:
+    """The length of a pair is that of the prompt with its longer response: 6, not 8."""
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps({"problem": "1+2", "chosen": "3", "rejected": "-4"}) + "\n")
+    data = PreferenceFile(path=(path,), prompt=PromptConfig(chat_template=False), max_tokens=6)
+    (pair,) = supervised_rows(SftConfig(data=data), TOKENIZER).samples(step=0, count=1)
+
+    assert texts(pair) == ["1+2", "3<eos>", "-4<eos>"]
+    assert [(s.parent, s.cut) for s in pair.segments] == [(NO_PARENT, 0), (0, 3), (0, 3)]
+    prompt, chosen, rejected = pair.advantages
+    assert prompt is None
+    assert chosen is not None and chosen.tolist() == [1.0, 1.0]
+    assert rejected is not None and rejected.tolist() == [-1.0, -1.0, -1.0]
+    with pytest.raises(DataError, match=r"all 1 rows of .*pairs\.jsonl .*data\.max_tokens 5"):
+        supervised_rows(SftConfig(data=data.model_copy(update={"max_tokens": 5})), TOKENIZER)
+
+
+def test_a_pair_without_its_rejected_response_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps({"problem": "1+2", "chosen": "3"}) + "\n")
+    with pytest.raises(DataError, match=r"pairs\.jsonl, line 1.*rejected"):
+        supervised_rows(SftConfig(data=PreferenceFile(path=(path,))), TOKENIZER)
