@@ -66,7 +66,7 @@ def train(
         if dry_run:
             console = _console()
             console.print(batch_table(config))
-            console.print(check_inputs(config).summary(), highlight=False)
+            console.print(check_inputs(config).summary, highlight=False)
             return
         from rlsys.orchestration import launch
         from rlsys.orchestration.reporting import Reporter

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from rlsys.config_base import Fraction, NonNegativeFloat, NonNegativeInt, Section
+from rlsys.config_economics import ArithmeticCorpus, Corpus, EconomicsConfig
 
 
 class ModelConfig(Section):
@@ -143,6 +144,40 @@ class AnytimeConfig(Section):
         return len(self.budgets) * self.answers
 
 
+class DialogueSection(Section):
+    """What all environments of several turns share: one growing sequence, a reply per turn."""
+
+    reply_tokens: PositiveInt = 512
+    """Most sampled tokens of one reply, thought included."""
+    think_end: str | None = None
+    """The token that ends a thought; a reply's text after it is what the environment sees. None for
+    a model that does not think."""
+    attempts: PositiveInt = 3
+    """How often an episode is begun anew when its environment is lost in the middle of it."""
+
+
+class EconomicsDialogue(DialogueSection):
+    """Problems that share one token budget (rlsys.environments.economics).
+
+    `data.prompt.template` may show {remaining}, {questions_remaining}, {per_question}, {number} and
+    {problems} beside {problem}.
+    """
+
+    type: Literal["economics"] = "economics"
+    episode: EconomicsConfig = EconomicsConfig()
+    """The environment that runs inside the environment actors."""
+    evaluation_corpus: Corpus = ArithmeticCorpus(held_out=True)
+    """Questions of the evaluation, in the place of episode.corpus."""
+
+    @property
+    def most_sampled(self) -> int:
+        """Most sampled tokens of an episode."""
+        replies = self.episode.problems * self.reply_tokens
+        if self.episode.mode == "soft" or self.episode.total_budget is None:
+            return replies
+        return min(replies, self.episode.total_budget)
+
+
 def check_budgets(budgets: tuple[int, ...], place: str) -> None:
     """Raise ValueError unless `budgets` is a non-empty strictly increasing tuple."""
     if not budgets or any(a >= b for a, b in pairwise(budgets)):
@@ -173,7 +208,29 @@ class GrpoConfig(Section):
     """`std` divides by the group's standard deviation (GRPO), `none` does not (Dr. GRPO)."""
 
 
-Algorithm = Annotated[BrpoConfig | GrpoConfig, Field(discriminator="method")]
+class TurnGrpoConfig(Section):
+    """GRPO over episodes of several turns; the members of a group share the episode's seed."""
+
+    method: Literal["turn_grpo"] = "turn_grpo"
+    credit: Literal["episode", "turn"] = "turn"
+    """Return of a reply: the whole episode's (as published), or the rewards from it on."""
+    discount: Fraction = 1.0
+    """Factor per turn on rewards that come later; only with credit `turn`."""
+    scale: Literal["none", "std"] = "none"
+    """`std` divides by the standard deviation of the returns that are compared."""
+
+    @model_validator(mode="after")
+    def _discounts_something(self) -> TurnGrpoConfig:
+        if self.credit == "episode" and self.discount != 1:
+            raise ValueError(
+                f"algorithm.discount {self.discount} needs algorithm.credit 'turn'; with 'episode' "
+                "every reply gets the same return"
+            )
+        return self
+
+
+Algorithm = Annotated[BrpoConfig | GrpoConfig | TurnGrpoConfig, Field(discriminator="method")]
+Environment = Annotated[AnytimeConfig | EconomicsDialogue, Field(discriminator="type")]
 
 
 class LossConfig(Section):
@@ -356,7 +413,7 @@ class RunConfig(Section):
     """Training steps of the whole run."""
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
-    environment: AnytimeConfig = AnytimeConfig()
+    environment: Environment = AnytimeConfig()
     algorithm: Algorithm = BrpoConfig()
     loss: LossConfig = LossConfig()
     batch: BatchConfig = BatchConfig()
@@ -370,16 +427,16 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
-        env, algorithm, group_size = self.environment, self.algorithm, self.batch.group_size
-        needs_group = isinstance(algorithm, GrpoConfig) or (
-            algorithm.mode in ("brpo", "v2only") or env.answers == 1
-        )
-        if group_size == 1 and needs_group:
+        env, algorithm = self.environment, self.algorithm
+        if isinstance(algorithm, TurnGrpoConfig) != isinstance(env, DialogueSection):
+            fitting = "'turn_grpo'" if isinstance(env, DialogueSection) else "'brpo' or 'grpo'"
             raise ValueError(
-                f"batch.group_size 1 leaves algorithm.method {algorithm.method!r} without a group "
-                "baseline; use 2 or more"
+                f"algorithm.method {algorithm.method!r} does not fit environment.type "
+                f"{env.type!r}; use {fitting}"
             )
-        if isinstance(algorithm, GrpoConfig) and env.slots != 1:
+        self._check_group_baseline()
+        if isinstance(algorithm, GrpoConfig) and self.anytime.slots != 1:
+            env = self.anytime
             raise ValueError(
                 f"algorithm.method 'grpo' trains one answer at one budget, but environment has "
                 f"{len(env.budgets)} budgets x {env.answers} answers; set environment.budgets to "
@@ -387,16 +444,38 @@ class RunConfig(Section):
             )
         return self
 
+    def _check_group_baseline(self) -> None:
+        algorithm = self.algorithm
+        alone = isinstance(algorithm, BrpoConfig) and not (
+            algorithm.mode in ("brpo", "v2only") or self.anytime.answers == 1
+        )
+        if self.batch.group_size == 1 and not alone:
+            raise ValueError(
+                f"batch.group_size 1 leaves algorithm.method {algorithm.method!r} without a group "
+                "baseline; use 2 or more"
+            )
+
+    @property
+    def anytime(self) -> AnytimeConfig:
+        """The environment of a run whose episodes are anytime episodes."""
+        assert isinstance(self.environment, AnytimeConfig)
+        return self.environment
+
     @property
     def evaluation_budgets(self) -> tuple[int, ...]:
         """evaluation.budgets, or the environment's."""
-        return self.evaluation.budgets or self.environment.budgets
+        return self.evaluation.budgets or self.anytime.budgets
 
     @property
     def longest_episode(self) -> int:
-        """Most sampled tokens of an episode: the last budget + slots x answer tokens."""
+        """Most sampled tokens of an episode.
+
+        Anytime: the last budget + slots x answer tokens. Dialogues: the budget, or all replies.
+        """
         env = self.environment
-        return env.budgets[-1] + env.slots * env.answer_tokens
+        if isinstance(env, AnytimeConfig):
+            return env.budgets[-1] + env.slots * env.answer_tokens
+        return env.most_sampled
 
     @property
     def resolved_loss(self) -> LossConfig:

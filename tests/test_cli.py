@@ -155,8 +155,8 @@ def test_train_reports_and_ends_with_the_table(
     from rlsys.orchestration import launch
 
     def short_run(_: object, reporter: Reporter) -> bool:
-        reporter.evaluation(0, {16: 0.25}, {"thought/length": 9.0})
-        reporter.evaluation(2, {16: 0.5}, {"thought/length": 7.0})
+        reporter.evaluation(0, {"score/16": 0.25, "thought/length": 9.0})
+        reporter.evaluation(2, {"score/16": 0.5, "thought/length": 7.0})
         return True
 
     monkeypatch.setattr(launch, "train", short_run)
@@ -203,10 +203,8 @@ def test_evaluation_leaves_a_runs_metrics_alone(
     run = config.parent / "run"
     run.mkdir()
     (run / "metrics.jsonl").write_text('{"step": 1}\n')
-    curve = {16: 0.25, 64: 0.75}
-    monkeypatch.setattr(
-        launch, "evaluate", lambda _, r: r.evaluation(0, curve, {"thought/length": 9.0})
-    )
+    numbers = {"score/16": 0.25, "score/64": 0.75, "thought/length": 9.0}
+    monkeypatch.setattr(launch, "evaluate", lambda _, r: r.evaluation(0, numbers))
     result = run_cli.invoke(app, ["eval", str(config)])
     assert result.exit_code == 0, result.output
     assert (run / "metrics.jsonl").read_text() == '{"step": 1}\n'

@@ -7,6 +7,7 @@ and ranks add up to the same total, and so do the gradients; no part of a split 
 Metrics follow the same rule. The ending of a name says how two parts join and what is reported:
 
     tokens      added              trained tokens (weight not 0)
+    pairs       added              pairs, where the loss is one of pairs: they divide, not tokens
     NAME_sum    added              NAME_mean = sum / tokens
     NAME_count  added              NAME_share = count / tokens
     NAME_max    the larger stays   NAME_max
@@ -156,15 +157,15 @@ def is_max(name: str) -> bool:
 def summarise(metric_sums: Mapping[str, Tensor]) -> dict[str, float]:
     """Return what is reported for the sums of a whole mini-batch: means, shares, maxima, tokens."""
     # A mini-batch without trained tokens reports zeros instead of dividing by zero.
-    tokens = max(float(metric_sums["tokens"]), 1.0)
+    units = max(float(metric_sums.get("pairs", metric_sums["tokens"])), 1.0)
     summary: dict[str, float] = {}
     for name, value in metric_sums.items():
         stem, _, ending = name.rpartition("_")
         match ending:
             case "sum":
-                summary[f"{stem}_mean"] = float(value) / tokens
+                summary[f"{stem}_mean"] = float(value) / units
             case "count":
-                summary[f"{stem}_share"] = float(value) / tokens
+                summary[f"{stem}_share"] = float(value) / units
             case _:
                 summary[name] = float(value)
     return summary

@@ -4,11 +4,12 @@ Sources: DPO, arXiv 2305.18290, Eq. 7; the added term as in Iterative Reasoning 
 Optimization, arXiv 2404.19733, Eq. 1. Here chosen is a thought cut where it first knew the answer,
 rejected the same thought at full length.
 
-Shape: P pairs.
+Shapes: P pairs; T tokens of one micro-batch, rows joined.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -56,3 +57,60 @@ def rpo_loss(
     preference_P = -logsigmoid(margin_P)
     nll_P = -chosen_P / chosen_tokens_P
     return RpoTerms(torch.add(preference_P, nll_P, alpha=alpha), preference_P, nll_P, margin_P)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairInputs:
+    """Packed pairs, each a tree with a chosen and a rejected branch; arrays are [T].
+
+    Where the weight is 0 the rest may be anything.
+    """
+
+    logprobs_T: Tensor
+    """Log-probs under the weights being trained; the gradient flows through these."""
+    reference_logprobs_T: Tensor
+    """Log-probs under the frozen starting policy."""
+    advantages_T: Tensor
+    """Positive on tokens of the chosen response, negative on those of the rejected one."""
+    weights_T: Tensor
+    """1 / pairs of the whole mini-batch; 0 on tokens that are not trained."""
+    pairs_T: Tensor
+    """Number of the token's pair within the micro-batch, as int64 or int32."""
+    num_pairs: int
+
+
+def pair_loss(inputs: PairInputs, *, beta: float, alpha: float) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the mean of `rpo_loss` over the pairs of a mini-batch, and metric sums.
+
+    A scalar that adds up over micro-batches, accumulation steps and ranks, and the sums
+    rlsys.algorithms.loss describes: `pairs` makes summarise divide by pairs.
+    """
+    trained_N = inputs.weights_T.nonzero().squeeze(-1)
+    pairs_N, chosen_N = inputs.pairs_T[trained_N].long(), inputs.advantages_T[trained_N] > 0
+
+    def total(values_N: Tensor, where_N: Tensor) -> Tensor:
+        """Sum per pair, in float64: the margin is a small difference of long sums."""
+        zeros_P = torch.zeros(inputs.num_pairs, dtype=torch.float64, device=values_N.device)
+        return zeros_P.index_add(0, pairs_N[where_N], values_N[where_N].double())
+
+    logprobs_N, weights_N = inputs.logprobs_T[trained_N], inputs.weights_T[trained_N]
+    reference_N, ones_N = inputs.reference_logprobs_T[trained_N], torch.ones_like(weights_N)
+    chosen_tokens_P = total(ones_N, chosen_N)
+    terms = rpo_loss(
+        total(logprobs_N, chosen_N),
+        total(logprobs_N, ~chosen_N),
+        total(reference_N, chosen_N),
+        total(reference_N, ~chosen_N),
+        chosen_tokens_P,
+        beta=beta,
+        alpha=alpha,
+    )
+    scale_P = total(weights_N, chosen_N) / chosen_tokens_P
+    return (scale_P * terms.loss_P).sum(), {
+        "tokens": torch.tensor(len(trained_N), dtype=torch.float64, device=trained_N.device),
+        "pairs": torch.tensor(inputs.num_pairs, dtype=torch.float64, device=trained_N.device),
+        "preference_sum": terms.preference_P.detach().sum(),
+        "nll_sum": terms.nll_P.detach().sum(),
+        "margin_sum": terms.margin_P.detach().sum(),
+        "preferred_count": (terms.margin_P > 0).sum(dtype=torch.float64),
+    }

@@ -1,8 +1,9 @@
 """From a group of scored episodes to samples: a number on every sampled token.
 
 Understands the trees of the anytime environment: segment 0 is the prompt, segment 1 the thought,
-and the answers (with the forced text before them) hang off the thought at its cuts. Prompt and
-forced tokens get no advantage, so they are never trained.
+and the answers (with the forced text before them) hang off the thought at its cuts. A dialogue is
+one trunk in which answers and observations take turns. Prompt, forced text and observations get no
+advantage, so they are never trained.
 
 Shapes: G episodes, M budgets, A answers per budget, N = M * A answers of an episode, L tokens of
 its thought.
@@ -11,12 +12,13 @@ its thought.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsys.algorithms import brpo, grpo
-from rlsys.config import AnytimeConfig, BrpoConfig, GrpoConfig, RunConfig
+from rlsys.algorithms import brpo, grpo, turns
+from rlsys.config import AnytimeConfig, BrpoConfig, GrpoConfig, RunConfig, TurnGrpoConfig
 from rlsys.types import Episode, Floats, Group, Kind, Sample
 
 THOUGHT = 1
@@ -29,9 +31,11 @@ def build_samples(group: Group, config: RunConfig) -> tuple[Sample, ...]:
         return ()
     match config.algorithm:
         case BrpoConfig() as algorithm:
-            return _brpo_samples(group, algorithm, config.environment)
+            return _brpo_samples(group, algorithm, config.anytime)
         case GrpoConfig() as algorithm:
             return _grpo_samples(group, algorithm)
+        case TurnGrpoConfig() as algorithm:
+            return _turn_samples(group, algorithm)
 
 
 def _brpo_samples(
@@ -73,14 +77,36 @@ def _grpo_samples(group: Group, algorithm: GrpoConfig) -> tuple[Sample, ...]:
     )
 
 
+def _turn_samples(group: Group, algorithm: TurnGrpoConfig) -> tuple[Sample, ...]:
+    """The score of an answer is the reward of its turn."""
+    most = max(len(episode.scores) for episode in group.episodes)
+    rewards_GT = np.full((len(group.episodes), most), np.nan)
+    for rewards_T, episode in zip(rewards_GT, group.episodes, strict=True):
+        rewards_T[: len(episode.scores)] = episode.scores
+    advantages_GT = turns.advantages(
+        rewards_GT, credit=algorithm.credit, discount=algorithm.discount, scale=algorithm.scale
+    )
+    return tuple(
+        _answers_trained(episode, advantages_T[: len(episode.scores)], answer_weight=1.0)
+        for episode, advantages_T in zip(group.episodes, advantages_GT, strict=True)
+    )
+
+
 def _sample(
     episode: Episode,
     thought_L: NDArray[np.float64],
     answer_N: Iterable[float],
     answer_weight: float,
 ) -> Sample:
-    advantages: list[Floats | None] = [None] * len(episode.segments)
+    sample = _answers_trained(episode, answer_N, answer_weight)
+    advantages = list(sample.advantages)
     advantages[THOUGHT] = thought_L.astype(np.float32)
+    return replace(sample, advantages=tuple(advantages))
+
+
+def _answers_trained(episode: Episode, answer_N: Iterable[float], answer_weight: float) -> Sample:
+    """A sample with one advantage per answer and nothing else trained."""
+    advantages: list[Floats | None] = [None] * len(episode.segments)
     for index, advantage in zip(episode.answer_segments, answer_N, strict=True):
         tokens = len(episode.segments[index].token_ids)
         advantages[index] = np.full(tokens, advantage, dtype=np.float32)

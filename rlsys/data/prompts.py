@@ -8,7 +8,7 @@ ids, so that they never merge with the text before them.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TINY = "tiny"
+
+Facts = Mapping[str, float | str]
+"""Numbers and texts that a prompt's template may show, by name."""
+
+_REPLY = "The reply goes here."
+"""Stands for a reply while a chat template is looked at."""
 
 
 def resolve_model_path(path: str) -> str:
@@ -88,11 +94,52 @@ class PromptRenderer:
             )
         # Without a template nobody else writes the BOS that the tokenizer would put first.
         self._bos = [] if config.chat_template else _automatic_bos(tokenizer)
-        self._overhead = len(self._render_text(""))
+        self._overhead = len(self._render_text(self._filled("", {})))
 
     def render(self, problem: Problem) -> Tokens:
         """Return the prompt's ids [tokens]: turns, generation prompt, then the prefill."""
-        return np.array(self._render_text(problem.text), dtype=np.int32)
+        return self.render_first(problem.text, {})
+
+    def render_first(self, text: str, facts: Facts) -> Tokens:
+        """Return the ids of a dialogue's first prompt; `facts` fill the template beside the text.
+
+        Example: with the template `{remaining} tokens. {problem}` the facts {"remaining": 300.0}
+        and the text `3+8` make the user turn `300 tokens. 3+8`.
+        """
+        return np.array(self._render_text(self._filled(text, facts)), dtype=np.int32)
+
+    def render_next(self, text: str, facts: Facts, *, last_token: int) -> Tokens:
+        """Return the ids that follow a sampled reply: its end of turn, the user turn, the prefill.
+
+        Only the new turn is rendered and the reply stays as it was sampled, so that what is trained
+        on is what was sampled, whatever the template would have made of the reply (Qwen3's drops
+        earlier thoughts). `last_token` is the reply's last id: where it ended its turn itself, the
+        template's own end of turn is left out.
+        """
+        rendered = self._after_reply(self._filled(text, facts))
+        if last_token == self._tokenizer.eos_token_id:
+            rendered = rendered.removeprefix(self._tokenizer.eos_token)
+        return np.array(encode(self._tokenizer, rendered) + self._prefill, dtype=np.int32)
+
+    def _filled(self, text: str, facts: Facts) -> str:
+        filled = self._config.template
+        for name, value in facts.items():
+            shown = value if isinstance(value, str) else f"{value:.10g}"
+            filled = filled.replace(f"{{{name}}}", shown)
+        return filled.replace("{problem}", text)
+
+    def _after_reply(self, user_turn: str) -> str:
+        """What the chat template writes between a reply and the next one."""
+        if not self._config.chat_template:
+            return user_turn
+        turns = [("user", "question"), ("assistant", _REPLY), ("user", user_turn)]
+        _, mark, rest = self._through_chat_template(turns).partition(_REPLY)
+        if not mark:
+            raise ModelError(
+                f"the chat template of {self._tokenizer.name_or_path!r} changes what the assistant "
+                "said, so a dialogue cannot go on from it; use another model"
+            )
+        return rest
 
     def surely_fits(self, problem: Problem, max_tokens: int) -> bool:
         """Tell, without rendering, that a prompt is at most `max_tokens` long; False is no answer.
@@ -101,8 +148,8 @@ class PromptRenderer:
         """
         return self._overhead + 2 * len(problem.text.encode()) <= max_tokens
 
-    def _render_text(self, text: str) -> list[int]:
-        turns = self._turns(text)
+    def _render_text(self, user_turn: str) -> list[int]:
+        turns = self._turns(user_turn)
         if self._config.chat_template:
             ids = encode(self._tokenizer, self._through_chat_template(turns))
         else:
@@ -111,7 +158,7 @@ class PromptRenderer:
                 ids = self._bos + ids
         return ids + self._prefill
 
-    def _turns(self, text: str) -> list[tuple[str, str]]:
+    def _turns(self, user_turn: str) -> list[tuple[str, str]]:
         """(role, text) of every turn; the template applies to the examples' questions too."""
         config = self._config
         turns = [] if config.system is None else [("system", config.system)]
@@ -119,7 +166,7 @@ class PromptRenderer:
             # str.replace: LaTeX is full of braces that str.format would take for its own.
             turns += [("user", config.template.replace("{problem}", question))]
             turns += [("assistant", answer)]
-        return [*turns, ("user", config.template.replace("{problem}", text))]
+        return [*turns, ("user", user_turn)]
 
     def _through_chat_template(self, turns: Sequence[tuple[str, str]]) -> str:
         from jinja2 import TemplateError
@@ -190,18 +237,8 @@ class ThinkTokens:
         forced text has characters the tokenizer does not know, or if the header has no token: what
         follows a cut must begin with a token that is not trained.
         """
-        end = encode(tokenizer, environment.think_end)
-        if len(end) != 1 or end[0] == tokenizer.unk_token_id:
-            raise ModelError(
-                f"environment.think_end {environment.think_end!r} is {len(end)} tokens of "
-                f"tokenizer {tokenizer.name_or_path!r}, not one that it knows; name its "
-                "end-of-thought token or add one to the model"
-            )
-        if tokenizer.eos_token_id is None:
-            raise ModelError(
-                f"tokenizer {tokenizer.name_or_path!r} has no EOS token, so no answer could end; "
-                "set eos_token in its tokenizer_config.json"
-            )
+        end = think_end_id(tokenizer, environment.think_end)
+        ends = eos_ids(tokenizer)
         header = _forced_ids(tokenizer, "answer_header", environment.answer_header)
         if not len(header):
             raise ModelError(
@@ -209,8 +246,8 @@ class ThinkTokens:
                 "give it a text, for instance '\\n'"
             )
         return cls(
-            think_end_id=end[0],
-            eos_ids=eos_ids(tokenizer),
+            think_end_id=end,
+            eos_ids=ends,
             closing_ids=_forced_ids(tokenizer, "closing", environment.closing),
             header_ids=header,
         )
@@ -226,8 +263,28 @@ def _forced_ids(tokenizer: PreTrainedTokenizerBase, key: str, text: str) -> Toke
     return np.array(ids, dtype=np.int32)
 
 
+def think_end_id(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
+    """The one token that `text` is; raises ModelError if it is none or several."""
+    end = encode(tokenizer, text)
+    if len(end) != 1 or end[0] == tokenizer.unk_token_id:
+        raise ModelError(
+            f"environment.think_end {text!r} is {len(end)} tokens of tokenizer "
+            f"{tokenizer.name_or_path!r}, not one that it knows; name its end-of-thought token or "
+            "add one to the model"
+        )
+    return end[0]
+
+
 def eos_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """The tokenizer's EOS first, then those that the model folder's generation settings add."""
+    """The tokenizer's EOS first, then those that the model folder's generation settings add.
+
+    Raises ModelError if there is no EOS.
+    """
+    if tokenizer.eos_token_id is None:
+        raise ModelError(
+            f"tokenizer {tokenizer.name_or_path!r} has no EOS token, so no answer could end; "
+            "set eos_token in its tokenizer_config.json"
+        )
     ids = [int(tokenizer.eos_token_id)]
     settings = Path(tokenizer.name_or_path or "") / "generation_config.json"
     if settings.is_file():

@@ -1,36 +1,23 @@
-"""The anytime curve: accuracy at every budget on held-out problems."""
+"""Evaluation on held-out problems: the anytime curve, or what episodes of several turns earn."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 
-import numpy as np
-
-from rlsys.config import RunConfig
-from rlsys.orchestration.metrics import curve_of
+from rlsys.environments.report import GroupReport
+from rlsys.orchestration.metrics import mean_numbers
 from rlsys.orchestration.protocols import GroupRunner, Reporter
 from rlsys.types import Problem
 
 
 async def evaluate(
-    runner: GroupRunner,
-    problems: Sequence[Problem],
-    config: RunConfig,
-    reporter: Reporter,
-    step: int,
-) -> dict[int, float]:
-    """Report and return accuracy per budget; its mean is the anytime accuracy."""
+    runner: GroupRunner, problems: Sequence[Problem], reporter: Reporter, step: int
+) -> list[GroupReport]:
+    """Grow a group for every problem, report the means and return the groups' reports."""
     reports = await asyncio.gather(
         *(runner.evaluate_group(index, problem) for index, problem in enumerate(problems))
     )
-    curve = curve_of(reports, config.evaluation_budgets)
-    lengths = np.concatenate([r.thought_lengths_G for r in reports])
-    closed = np.concatenate([r.closed_G for r in reports])
-    extra = {
-        "thought/length": float(lengths.mean()),
-        "thought/closed": float(closed.mean()),
-        "problems": float(len(problems)),
-    }
-    reporter.evaluation(step, curve, extra)
-    return curve
+    numbers = mean_numbers(reports) | {"problems": float(len(problems))}
+    reporter.evaluation(step, numbers)
+    return reports

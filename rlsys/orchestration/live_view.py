@@ -15,7 +15,11 @@ from rich.text import Text
 Metrics = Mapping[str, float]
 
 _FIGURES = (
+    ("return", "return", "{:+.3f}"),
+    ("accuracy", "accuracy", "{:.2f}"),
+    ("answered", "answered", "{:.2f}"),
     ("thought", "thought/length", "{:.1f} tokens"),
+    ("reply", "reply/length", "{:.1f} tokens"),
     ("loss", "loss", "{:+.4f}"),
     ("grad", "grad_norm", "{:.3f}"),
     ("kl", "kl", "{:.4f}"),
@@ -54,7 +58,8 @@ def plain_line(step: int, total: int, metrics: Metrics) -> str:
     parts = [f"step {step}/{total}"]
     if "score/mean" in metrics:
         budgets = ", ".join(f"{budget}: {value:.2f}" for budget, value in scores(metrics).items())
-        parts.append(f"score {metrics['score/mean']:.2f} ({budgets})")
+        shown = f" ({budgets})" if budgets else ""
+        parts.append(f"score {metrics['score/mean']:.2f}{shown}")
     parts += [f"{label} {value}" for label, value in figures(metrics)]
     return " | ".join(parts)
 

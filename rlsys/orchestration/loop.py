@@ -117,7 +117,7 @@ async def train(
             step += 1
             await _report(config, parts, step, groups, trained, watch, gap, len(buffer.finished()))
             if _due(step, config.evaluation.every, config.steps):
-                evaluation = evaluate(parts.runner, held_out, config, parts.reporter, step)
+                evaluation = evaluate(parts.runner, held_out, parts.reporter, step)
                 await unless_stopped(parts.stop, evaluation)
             if _due(step, config.checkpoint.every, config.steps):
                 await parts.checkpoints.save(step, parts.learner, buffer.finished())
@@ -149,7 +149,8 @@ async def _produce(
 
 def _check_staleness(groups: Sequence[FinishedGroup], version: int, bound: int) -> None:
     """The buffer guarantees the bound; a violation is a bug in it, never data to train on."""
-    oldest = min(g.report.versions[0] for g in groups)
+    sampled = [g.report.versions for g in groups if g.report.versions is not None]
+    oldest = min((first for first, _ in sampled), default=version)
     if version - oldest > bound:
         raise TrainingError(
             f"a group sampled at version {oldest} reached training at version {version}, beyond "
@@ -168,7 +169,7 @@ async def _report(
     queue: int,
 ) -> None:
     reports = [g.report for g in groups]
-    metrics = step_metrics(reports, budgets=config.environment.budgets, version=step - 1)
+    metrics = step_metrics(reports, version=step - 1)
     metrics |= trained
     metrics |= {f"time/{name}": seconds for name, seconds in watch.laps.items()}
     metrics |= {"time/step": watch.total, "gap/canary": gap, "queue": float(queue)}

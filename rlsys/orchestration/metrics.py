@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlsys.environments.report import GroupReport
+from rlsys.types import Floats
 
 
 class Stopwatch:
@@ -29,29 +30,36 @@ class Stopwatch:
         return self._last - self._start
 
 
-def step_metrics(
-    reports: Sequence[GroupReport], *, budgets: Sequence[int], version: int
-) -> dict[str, float]:
+def step_metrics(reports: Sequence[GroupReport], *, version: int) -> dict[str, float]:
     """Means over a batch of groups that is trained at `version`."""
-    scores_NM = np.concatenate([r.scores_GM for r in reports])
-    lengths_N = np.concatenate([r.thought_lengths_G for r in reports])
-    stale = [version - r.versions[0] for r in reports]
-    per_group = np.array([r.scores_GM.mean() for r in reports])
+    stale = [version - r.versions[0] for r in reports if r.versions is not None]
+    per_group = np.array([r.scores_G.mean() for r in reports if len(r.scores_G)])
+    lengths = {
+        f"{name}_p95": float(np.percentile(values, 95))
+        for name, values in gathered(reports).items()
+        if name.endswith("/length") and len(values)
+    }
     return {
-        **{f"score/{budget}": score for budget, score in curve_of(reports, budgets).items()},
-        "score/mean": float(scores_NM.mean()),
+        **mean_numbers(reports),
+        **lengths,
+        "score/mean": float(np.concatenate([r.scores_G for r in reports]).mean()),
         "groups/all_wrong": float((per_group == 0).mean()),
         "groups/all_right": float((per_group == 1).mean()),
-        "thought/length": float(lengths_N.mean()),
-        "thought/length_p95": float(np.percentile(lengths_N, 95)),
-        "thought/closed": float(np.concatenate([r.closed_G for r in reports]).mean()),
         "answers/invalid": sum(r.invalid for r in reports) / sum(r.answers for r in reports),
         "staleness/mean": float(np.mean(stale)),
         "staleness/max": float(max(stale)),
     }
 
 
-def curve_of(reports: Sequence[GroupReport], budgets: Sequence[int]) -> dict[int, float]:
-    """Accuracy at every budget over all episodes of all groups."""
-    means = np.concatenate([r.scores_GM for r in reports]).mean(axis=0)
-    return {budget: float(mean) for budget, mean in zip(budgets, means, strict=True)}
+def gathered(reports: Sequence[GroupReport]) -> dict[str, Floats]:
+    """Values of every metric that any group tells of, over all groups."""
+    names = dict.fromkeys(name for report in reports for name in report.numbers)
+    return {
+        name: np.concatenate([r.numbers[name] for r in reports if name in r.numbers])
+        for name in names
+    }
+
+
+def mean_numbers(reports: Sequence[GroupReport]) -> dict[str, float]:
+    """Mean of every metric that has a value."""
+    return {name: float(v.mean()) for name, v in gathered(reports).items() if len(v)}

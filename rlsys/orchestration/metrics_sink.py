@@ -21,14 +21,23 @@ EVALUATION = "evaluation/"
 
 
 class Evaluation(NamedTuple):
-    """One anytime curve: accuracy at every budget, mean thought length in tokens.
+    """The means of one evaluation.
 
-    Example: Evaluation(step=60, accuracy={16: 0.83, 64: 0.88}, thought_length=16.0)
+    Example: Evaluation(step=60, numbers={"16": 0.83, "64": 0.88, "thought/length": 16})
     """
 
     step: int
-    accuracy: dict[int, float]
-    thought_length: float
+    numbers: dict[str, float]
+
+    @property
+    def accuracy(self) -> dict[int, float]:
+        """Budget to accuracy: the anytime curve; empty where there are no budgets."""
+        return {int(name): v for name, v in self.numbers.items() if name.isdecimal()}
+
+    @property
+    def thought_length(self) -> float:
+        """Mean thought length in tokens of an anytime evaluation."""
+        return self.numbers["thought/length"]
 
 
 class MetricsSink:
@@ -81,9 +90,8 @@ def read_evaluations(path: Path) -> list[Evaluation]:
         numbers = {
             k.removeprefix(EVALUATION): v for k, v in row.items() if k.startswith(EVALUATION)
         }
-        accuracy = {int(name): v for name, v in numbers.items() if name.isdecimal()}
-        if accuracy:
-            found.append(Evaluation(row["step"], accuracy, numbers["thought/length"]))
+        if numbers:
+            found.append(Evaluation(row["step"], numbers))
     return found
 
 

@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 
-from rlsys.config import ModelConfig, RunConfig
+from rlsys.config import AnytimeConfig, EconomicsDialogue, ModelConfig, RunConfig
 from rlsys.data.problems import load_problems
 from rlsys.data.prompts import (
     PromptRenderer,
     ThinkTokens,
+    eos_ids,
     filter_prompts,
     load_tokenizer,
     resolve_model_path,
+    think_end_id,
 )
+from rlsys.environments.dialogue import evaluation_episodes, training_episodes
 from rlsys.errors import ConfigError, DataError, ModelError
 from rlsys.orchestration.resources import check_local_gpus, check_resources, check_shares
 from rlsys.types import Problem, Tokens
@@ -54,23 +57,15 @@ class Inputs:
     """What a run works with, checked."""
 
     train: list[Problem]
-    """Training problems whose prompt fits."""
+    """Training problems whose prompt fits, or the seeds of dialogues."""
     evaluation: list[Problem]
-    """The held-out problems of the anytime curve."""
-    dropped: int
-    """Problems of both whose prompt is too long."""
+    """The held-out problems of the evaluation, or their seeds."""
     longest_sequence: int
-    """Most tokens of a prompt, a thought, what is forced and an answer together."""
+    """Most tokens of a whole sequence: prompt, everything sampled, forced or observed."""
     canary: tuple[Tokens, ...]
     """Prompts on which engine and learner are compared after every sync."""
-
-    def summary(self) -> str:
-        """One sentence for the user."""
-        dropped = f", {self.dropped:,} dropped for a prompt that is too long" * bool(self.dropped)
-        return (
-            f"{len(self.train):,} training and {len(self.evaluation):,} held-out problems"
-            f"{dropped}; sequences of at most {self.longest_sequence:,} tokens"
-        )
+    summary: str
+    """One sentence for the user."""
 
 
 def check_inputs(config: RunConfig) -> Inputs:
@@ -85,9 +80,22 @@ def check_inputs(config: RunConfig) -> Inputs:
     check_batch(config)
     limit = check_model(config.model, on_cpu=not config.generation.gpus_per_engine)
     tokenizer = load_tokenizer(config.model.path)
-    think = ThinkTokens.resolve(tokenizer, config.environment)
     renderer = PromptRenderer(tokenizer, config.data.prompt)
-    episode = _tokens_after_prompt(config, think)
+    match config.environment:
+        case AnytimeConfig() as environment:
+            think = ThinkTokens.resolve(tokenizer, environment)
+            return _anytime_inputs(config, renderer, limit, _tokens_after_prompt(config, think))
+        case EconomicsDialogue() as environment:
+            eos_ids(tokenizer)
+            if environment.think_end is not None:
+                think_end_id(tokenizer, environment.think_end)
+            return _economics_inputs(config, environment, renderer, limit)
+
+
+def _anytime_inputs(
+    config: RunConfig, renderer: PromptRenderer, limit: int, episode: int
+) -> Inputs:
+    """`episode` is the most tokens after the prompt."""
     room = limit - episode
     if room < 1:
         raise ModelError(_no_room(config, limit, episode))
@@ -101,12 +109,45 @@ def check_inputs(config: RunConfig) -> Inputs:
         if room >= config.data.prompt.max_tokens:
             raise
         raise ModelError(f"{_no_room(config, limit, episode)} ({error})") from None
+    dropped += more
+    note = f", {dropped:,} dropped for a prompt that is too long" * bool(dropped)
     return Inputs(
         train=train,
         evaluation=evaluation,
-        dropped=dropped + more,
         longest_sequence=prompt_tokens + episode,
         canary=tuple(renderer.render(p) for p in evaluation[: config.sync.canary_prompts]),
+        summary=(
+            f"{len(train):,} training and {len(evaluation):,} held-out problems{note}; sequences "
+            f"of at most {prompt_tokens + episode:,} tokens"
+        ),
+    )
+
+
+def _economics_inputs(
+    config: RunConfig, environment: EconomicsDialogue, renderer: PromptRenderer, limit: int
+) -> Inputs:
+    from rlsys.environments.economics.questions import load_corpus
+
+    corpus, held_out = map(load_corpus, (environment.episode.corpus, environment.evaluation_corpus))
+    first = [questions[0].text for questions in held_out.by_type.values()]
+    canary = tuple(renderer.render_first(text, {}) for text in first[: config.sync.canary_prompts])
+    longest = max(map(len, canary))
+    if longest + environment.reply_tokens > limit:
+        raise ModelError(
+            f"a question of {longest} tokens and environment.reply_tokens "
+            f"{environment.reply_tokens} do not fit into the {limit} tokens that model.path "
+            f"{config.model.path!r} may use; lower environment.reply_tokens"
+        )
+    return Inputs(
+        train=training_episodes(config.seed, config.steps * config.batch.problems),
+        evaluation=evaluation_episodes(config.evaluation.problems),
+        longest_sequence=limit,
+        canary=canary,
+        summary=(
+            f"episodes of {environment.episode.problems} problems from {corpus.source}; evaluated "
+            f"on {config.evaluation.problems} from {held_out.source}; sequences of at most "
+            f"{limit:,} tokens"
+        ),
     )
 
 
@@ -167,13 +208,13 @@ def _model_settings(path: str, folder: str) -> PretrainedConfig:
 
 
 def _largest_budget(config: RunConfig) -> int:
-    return max(config.environment.budgets[-1], config.evaluation_budgets[-1])
+    return max(config.anytime.budgets[-1], config.evaluation_budgets[-1])
 
 
 def _tokens_after_prompt(config: RunConfig, think: ThinkTokens) -> int:
     """Thought, closing, end of thought, header and one answer at their longest."""
     forced = len(think.closing_ids) + 1 + len(think.header_ids)
-    return _largest_budget(config) + forced + config.environment.answer_tokens
+    return _largest_budget(config) + forced + config.anytime.answer_tokens
 
 
 def _no_room(config: RunConfig, limit: int, episode: int) -> str:
@@ -199,30 +240,21 @@ def check_batch(config: RunConfig) -> None:
 
 def batch_table(config: RunConfig) -> Table:
     """What a training step holds: problems -> episodes -> scores -> tokens."""
-    batch, env = config.batch, config.environment
-    episodes = batch.episodes
-    per_optimizer_step = episodes // batch.optimizer_steps
-    tokens = episodes * config.longest_episode
+    batch = config.batch
+    tokens = batch.episodes * config.longest_episode
     table = Table(title=f"A training step of {config.name!r}", show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_column()
+    scores, origin_of_scores, origin_of_tokens = _scores_and_tokens(config)
     rows = [
         ("problems", batch.problems, "batch.problems"),
-        ("episodes", episodes, f"x {batch.group_size} group_size"),
-        (
-            "scores",
-            episodes * env.slots,
-            f"x {len(env.budgets)} budgets x {env.answers} answers per episode",
-        ),
-        (
-            "sampled tokens, at most",
-            tokens,
-            f"{env.budgets[-1]} thought + {env.slots} x {env.answer_tokens} answer per episode",
-        ),
+        ("episodes", batch.episodes, f"x {batch.group_size} group_size"),
+        ("scores", scores, origin_of_scores),
+        ("sampled tokens, at most", tokens, origin_of_tokens),
         (
             "episodes per optimizer step",
-            per_optimizer_step,
+            batch.episodes // batch.optimizer_steps,
             f"/ {batch.optimizer_steps} optimizer_steps",
         ),
         (
@@ -234,3 +266,22 @@ def batch_table(config: RunConfig) -> Table:
     for name, count, origin in rows:
         table.add_row(name, f"{count:,}", origin)
     return table
+
+
+def _scores_and_tokens(config: RunConfig) -> tuple[int, str, str]:
+    """Scores of a step, and where they and the sampled tokens of an episode come from."""
+    episodes, env = config.batch.episodes, config.environment
+    match env:
+        case AnytimeConfig():
+            return (
+                episodes * env.slots,
+                f"x {len(env.budgets)} budgets x {env.answers} answers per episode",
+                f"{env.budgets[-1]} thought + {env.slots} x {env.answer_tokens} answer per episode",
+            )
+        case EconomicsDialogue():
+            problems = env.episode.problems
+            return (
+                episodes * problems,
+                f"x {problems} problems per episode, at most",
+                f"{env.most_sampled} per episode: its budget, or {problems} x {env.reply_tokens}",
+            )

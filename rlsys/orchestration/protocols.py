@@ -71,8 +71,8 @@ class Reporter(Protocol):
         """Record readable episodes."""
         ...
 
-    def evaluation(self, step: int, curve: dict[int, float], extra: dict[str, float]) -> None:
-        """Record accuracy per budget after `step` steps."""
+    def evaluation(self, step: int, numbers: dict[str, float]) -> None:
+        """Record an evaluation after `step` steps."""
         ...
 
     def message(self, text: str) -> None:

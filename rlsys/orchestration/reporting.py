@@ -20,10 +20,10 @@ from typing import Any, Self
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-from rlsys.orchestration.live_view import live_block, plain_line
+from rlsys.orchestration.live_view import live_block, plain_line, scores
 from rlsys.orchestration.metrics_sink import EVALUATION, METRICS, MetricsSink, read_evaluations
 from rlsys.orchestration.run_folder import CONFIG
-from rlsys.orchestration.tables import curve_table
+from rlsys.orchestration.tables import evaluation_table
 
 SAMPLES = "samples"
 
@@ -64,13 +64,14 @@ class Reporter:
             self._live.start()
         self._live.update(live_block(step, self._total, metrics), refresh=True)
 
-    def evaluation(self, step: int, curve: Mapping[int, float], extra: Mapping[str, float]) -> None:
-        """Record accuracy per budget after `step` steps, and other numbers beside it."""
-        mean = fmean(curve.values())
-        named = {**{str(budget): value for budget, value in curve.items()}, "mean": mean, **extra}
-        self._open().write(step, {f"{EVALUATION}{name}": v for name, v in named.items()})
-        shown = ", ".join(f"{budget}: {value:.3f}" for budget, value in curve.items())
-        self._print(f"evaluation after step {step}: {mean:.3f} ({shown})")
+    def evaluation(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Record the means of an evaluation after `step` steps; `score/BUDGET` make the curve."""
+        row = {f"{EVALUATION}{n.removeprefix('score/')}": v for n, v in numbers.items()}
+        curve = scores(numbers)
+        if curve:
+            row[f"{EVALUATION}mean"] = fmean(curve.values())
+        self._open().write(step, row)
+        self._print(f"evaluation after step {step}: {_evaluation_line(numbers)}")
 
     def episodes(self, step: int, episodes: Sequence[Mapping[str, Any]]) -> None:
         """Write episodes in words to samples/step-`step`.jsonl."""
@@ -87,14 +88,14 @@ class Reporter:
     def final_table(self) -> None:
         """Show the first and the last evaluation of the run, those before a restart included.
 
-        Accuracy per budget, its mean and the thought length; nothing if there was none.
+        Nothing if there was none.
         """
         self._stop_live()
         found = read_evaluations(self._run_dir / METRICS)
         if len(found) == 1:
-            self._console.print(curve_table({f"step {found[0].step}": found[0]}))
+            self._console.print(evaluation_table({f"step {found[0].step}": found[0]}))
         elif found:
-            self._console.print(curve_table({"before": found[0], "after": found[-1]}))
+            self._console.print(evaluation_table({"before": found[0], "after": found[-1]}))
 
     def close(self) -> None:
         """End the live view and close the files; safe to call twice."""
@@ -130,6 +131,14 @@ class Reporter:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+
+def _evaluation_line(numbers: Mapping[str, float]) -> str:
+    curve = scores(numbers)
+    if curve:
+        shown = ", ".join(f"{budget}: {value:.3f}" for budget, value in curve.items())
+        return f"{fmean(curve.values()):.3f} ({shown})"
+    return ", ".join(f"{name} {value:.3f}" for name, value in numbers.items() if "/" not in name)
 
 
 def _drop_samples_after(folder: Path, step: int) -> None:

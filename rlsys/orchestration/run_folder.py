@@ -26,7 +26,7 @@ FREE_KEYS = (
     "checkpoint",
 )
 """Sections that say how long, how fast and where a run goes, not what it learns."""
-MEANING_WITHIN = ("generation.temperature",)
+MEANING_WITHIN = ("generation.temperature", "learner.lora")
 """Exceptions: keys below FREE_KEYS that do change what is learned. The optimizer's settings are
 free: a run that broke off is continued with a smaller learning rate."""
 

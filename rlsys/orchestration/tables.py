@@ -1,4 +1,4 @@
-"""Tables a run prints: the anytime curve before and after training."""
+"""Tables a run prints: its evaluations before and after training."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from rich.table import Table
 from rlsys.orchestration.metrics_sink import Evaluation
 
 
-def curve_table(evaluations: Mapping[str, Evaluation]) -> Table:
-    """Accuracy per budget, their mean (anytime accuracy) and the mean thought length in tokens.
+def evaluation_table(evaluations: Mapping[str, Evaluation]) -> Table:
+    """The anytime curve where there is one, else one column per number; a row per evaluation.
 
-    `evaluations` maps a row's name to its curve; all share their budgets. With two rows or more a
-    last one shows the change from the first to the last.
+    `evaluations` maps a row's name to its numbers. With two rows or more a last one shows the
+    change from the first to the last.
     """
+    first = next(iter(evaluations.values()))
+    return _curve_table(evaluations) if first.accuracy else _number_table(evaluations)
+
+
+def _curve_table(evaluations: Mapping[str, Evaluation]) -> Table:
+    """Accuracy per budget, their mean (anytime accuracy) and the mean thought length in tokens."""
     table = Table(title="Accuracy on held-out problems by thinking budget (tokens)")
     table.add_column("")
     budgets = list(next(iter(evaluations.values())).accuracy)
@@ -28,6 +34,22 @@ def curve_table(evaluations: Mapping[str, Evaluation]) -> Table:
         first, *_, last = rows.values()
         *accuracies, length = [new - old for old, new in zip(first, last, strict=True)]
         table.add_row("change", *(f"{a:+.3f}" for a in accuracies), f"{length:+.1f}")
+    return table
+
+
+def _number_table(evaluations: Mapping[str, Evaluation]) -> Table:
+    """Every number without a "/" in its name, those of groups of metrics are for the files."""
+    table = Table(title="Evaluation on held-out episodes")
+    table.add_column("")
+    names = [name for name in next(iter(evaluations.values())).numbers if "/" not in name]
+    for name in names:
+        table.add_column(name, justify="right")
+    for row, evaluation in evaluations.items():
+        table.add_row(row, *(f"{evaluation.numbers[name]:.3f}" for name in names))
+    if len(evaluations) > 1:
+        first, *_, last = evaluations.values()
+        changes = (last.numbers[name] - first.numbers[name] for name in names)
+        table.add_row("change", *(f"{change:+.3f}" for change in changes))
     return table
 
 

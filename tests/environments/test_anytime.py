@@ -7,7 +7,7 @@ import numpy as np
 
 from rlsys.data.prompts import ThinkTokens
 from rlsys.environments.anytime import THOUGHT, AnytimeEnvironment
-from rlsys.environments.report import readable_episode, report_group
+from rlsys.environments.report import report_anytime
 from rlsys.environments.seeds import derive_seed
 from rlsys.types import (
     Completion,
@@ -169,11 +169,14 @@ def test_the_report_has_the_numbers_and_a_readable_episode() -> None:
         completion([20, 21, 22, 23, 24, 25], stopped=False),
     ]
     group, _, _, environment = grow(thoughts, RIGHT_ANSWER)
-    example = readable_episode(group, environment, environment.decode)
-    report = report_group(group, environment, (), example)
-    assert report.scores_GM.tolist() == [[1, 1, 1], [1, 1, 1]]
-    assert report.thought_lengths_G.tolist() == [3, 6]
-    assert report.closed_G.tolist() == [True, False]
+    report = report_anytime(group, environment, (), environment.decode)
+    example = report.example
+    assert report.scores_G.tolist() == [1, 1]
+    assert {name: values.tolist() for name, values in report.numbers.items()} == {
+        **{f"score/{budget}": [1, 1] for budget in environment.budgets},
+        "thought/length": [3, 6],
+        "thought/closed": [1, 0],
+    }
     assert report.answers == 12
     assert report.sampled_tokens == 9 + 12 * 2
     assert example["thought"] == "20 21 2"

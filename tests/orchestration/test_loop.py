@@ -111,8 +111,8 @@ class Reporter:
     def episodes(self, step: int, episodes: list[dict[str, Any]]) -> None:
         assert episodes == [{"group": (step - 1) * 2}]
 
-    def evaluation(self, step: int, curve: dict[int, float], extra: dict[str, float]) -> None:
-        self._world.log.append(f"curve {step} {curve[16]} {curve[64]}")
+    def evaluation(self, step: int, numbers: dict[str, float]) -> None:
+        self._world.log.append(f"curve {step} {numbers['score/16']} {numbers['score/64']}")
 
     def message(self, text: str) -> None:
         raise AssertionError("the loop has nothing to say")
@@ -124,9 +124,13 @@ def report(index: int, version: int) -> GroupReport:
         problem_id="",
         difficulty=None,
         versions=(version, version),
-        scores_GM=np.array([[0.0, 1.0], [0.5, 1.0]], np.float32),
-        thought_lengths_G=np.array([10, 20], np.int32),
-        closed_G=np.array([True, False]),
+        scores_G=np.array([0.5, 0.75], np.float32),
+        numbers={
+            "score/16": np.array([0.0, 0.5], np.float32),
+            "score/64": np.array([1.0, 1.0], np.float32),
+            "thought/length": np.array([10, 20], np.float32),
+            "thought/closed": np.array([1, 0], np.float32),
+        },
         invalid=1,
         answers=4,
         sampled_tokens=40,
@@ -144,7 +148,7 @@ def configuration(steps: int, staleness: int = 0, **sections: Any) -> RunConfig:
         {
             "steps": steps,
             "batch": {"problems": 2, "group_size": 2},
-            "environment": {"budgets": [16, 64]},
+            "environment": {"type": "anytime", "budgets": [16, 64]},
             "rollout": {"max_staleness": staleness},
             "checkpoint": {"every": 0},
             **sections,

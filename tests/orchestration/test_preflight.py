@@ -52,10 +52,10 @@ def test_good_inputs_come_back_loaded(tiny: Path) -> None:
         tiny, evaluation=EvaluationConfig(problems=5), sync=SyncConfig(canary_prompts=2)
     )
     inputs = check_inputs(config)
-    assert (len(inputs.train), len(inputs.evaluation), inputs.dropped) == (20, 5, 0)
+    assert (len(inputs.train), len(inputs.evaluation)) == (20, 5)
     assert len(inputs.canary) == 2
     assert inputs.longest_sequence == 1024  # the prompt may fill what the episode leaves
-    assert inputs.summary() == (
+    assert inputs.summary == (
         "20 training and 5 held-out problems; sequences of at most 1,024 tokens"
     )
 
@@ -78,8 +78,7 @@ def test_long_prompts_are_dropped_and_counted(tiny: Path, tmp_path: Path) -> Non
     data = DataConfig(train=source, evaluation=source, prompt=PromptConfig(max_tokens=10))
     inputs = check_inputs(run_of(tiny, data=data))
     assert [problem.text for problem in inputs.train] == ["1+1"]
-    assert inputs.dropped == 2
-    assert "2 dropped for a prompt that is too long" in inputs.summary()
+    assert "2 dropped for a prompt that is too long" in inputs.summary
 
 
 def test_a_run_with_only_long_prompts_is_refused(tiny: Path) -> None:

@@ -22,7 +22,7 @@ from rlsys.orchestration.live_view import live_block, plain_line
 from rlsys.orchestration.metrics_sink import Evaluation
 from rlsys.orchestration.reporting import Reporter
 from rlsys.orchestration.run_folder import check_resume, last_checkpoint
-from rlsys.orchestration.tables import curve_table
+from rlsys.orchestration.tables import evaluation_table
 
 METRICS = {
     "score/mean": 0.53,
@@ -78,7 +78,7 @@ def test_a_run_writes_its_configuration_metrics_events_and_episodes(tmp_path: Pa
     with reporter:
         reporter.start("seed: 3\n", "the batch table")
         assert not (tmp_path / "run").exists()
-        reporter.evaluation(0, {16: 0.2, 64: 0.4}, LENGTH)
+        reporter.evaluation(0, {"score/16": 0.2, "score/64": 0.4, **LENGTH})
         reporter.step(1, {"loss": 1.0, "kl": float("nan")})
         reporter.episodes(1, [{"thought": "3+8=11;½", "answers": []}])
         reporter.message("a [bracketed] sentence")
@@ -102,7 +102,7 @@ def test_a_resumed_run_drops_what_came_after_its_checkpoint(tmp_path: Path) -> N
     first, _ = reporter_of(tmp_path)
     with first:
         first.start("", "")
-        first.evaluation(0, {64: 0.4}, LENGTH)
+        first.evaluation(0, {"score/64": 0.4, **LENGTH})
         for step in (1, 2, 3):
             first.step(step, {"loss": float(step)})
             first.episodes(step, [])
@@ -127,7 +127,7 @@ def test_a_run_that_starts_anew_drops_everything(tmp_path: Path) -> None:
         reporter, _ = reporter_of(tmp_path)
         with reporter:
             reporter.start("", "")
-            reporter.evaluation(0, {64: 0.4}, LENGTH)
+            reporter.evaluation(0, {"score/64": 0.4, **LENGTH})
     assert [row["step"] for row in rows_of(tmp_path)] == [0]
 
 
@@ -135,9 +135,9 @@ def test_the_final_table_compares_the_first_and_the_last_evaluation(tmp_path: Pa
     reporter, shown = reporter_of(tmp_path)
     with reporter:
         reporter.start("", "")
-        reporter.evaluation(0, {16: 0.2, 64: 0.4}, LENGTH)
-        reporter.evaluation(30, {16: 0.3, 64: 0.4}, LENGTH)
-        reporter.evaluation(60, {16: 0.8, 64: 0.5}, {"thought/length": 16.0})
+        reporter.evaluation(0, {"score/16": 0.2, "score/64": 0.4, **LENGTH})
+        reporter.evaluation(30, {"score/16": 0.3, "score/64": 0.4, **LENGTH})
+        reporter.evaluation(60, {"score/16": 0.8, "score/64": 0.5, "thought/length": 16.0})
         reporter.final_table()
     words = [line.replace("│", " ").split() for line in shown.getvalue().splitlines()]
     assert ["before", "0.200", "0.400", "0.300", "41.4"] in words
@@ -146,7 +146,7 @@ def test_the_final_table_compares_the_first_and_the_last_evaluation(tmp_path: Pa
 
 
 def test_a_single_evaluation_has_no_change(tmp_path: Path) -> None:
-    table = curve_table({"step 0": Evaluation(0, {16: 0.5}, 12.0)})
+    table = evaluation_table({"step 0": Evaluation(0, {"16": 0.5, "thought/length": 12.0})})
     assert table.row_count == 1
 
 

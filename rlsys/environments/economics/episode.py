@@ -99,12 +99,33 @@ class EconomicsEpisode:
 
         Raises RequestError, and changes nothing, for an answer that cannot be taken.
         """
-        question = self.question
-        if self.done or question is None:
+        if self.done:
             return RewardParts()
+        tokens, request = self.offer(
+            response, grading_response=grading_response, sampled_tokens=sampled_tokens
+        )
+        return self.record(tokens, self._grade(request))
+
+    def offer(
+        self,
+        response: str,
+        *,
+        grading_response: str | None = None,
+        sampled_tokens: int | None = None,
+    ) -> tuple[int, GradingRequest]:
+        """Return what an answer would be charged and what is to be graded; changes nothing.
+
+        With `record` the two halves of `answer`, for those who wait for the grade in between.
+        """
+        assert self.question is not None and not self.done
         tokens = self._tokens(response, sampled_tokens)
         graded = self._graded_text(response, tokens, grading_response)
-        verdict = self._grade(GradingRequest(graded, question.gold))
+        return tokens, GradingRequest(graded, self.question.gold)
+
+    def record(self, tokens: int, verdict: Verdict) -> RewardParts:
+        """Charge the answer that was offered, take its verdict and return the reward's terms."""
+        assert self.question is not None and not self.done
+        question = self.question
         ledger = self.ledger.charge(tokens, capped=self.config.mode == "hard")
         charged = ledger.charges[-1].charged
         parts = step_parts(

@@ -1,4 +1,4 @@
-"""`rlsys sft`: the same learner with the loss on response tokens."""
+"""`rlsys sft`: the same learner with the loss on response tokens, or on pairs of responses."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import ray
 
 from learner.group import LearnerGroup
 from learner.spec import LearnerSpec
-from rlsys.config import LossConfig, SftConfig
+from rlsys.config import LossConfig, PreferenceFile, SftConfig
 from rlsys.data.prompts import load_tokenizer, resolve_model_path
 from rlsys.data.supervised import SupervisedRows, supervised_rows
 from rlsys.orchestration.launch.learner import RayLearner
 from rlsys.orchestration.launch.session import place, ray_session, run
 from rlsys.orchestration.protocols import Reporter
+
+TOKEN_MEAN = LossConfig(aggregation="token_mean")
 
 
 def sft(config: SftConfig, reporter: Reporter) -> None:
@@ -24,14 +26,17 @@ def sft(config: SftConfig, reporter: Reporter) -> None:
 
 
 async def _sft(config: SftConfig, rows: SupervisedRows, reporter: Reporter) -> None:
+    pairs = isinstance(config.data, PreferenceFile)
     spec = LearnerSpec(
         model_path=str(resolve_model_path(config.model.path)),
         dtype=config.model.dtype,
         seed=config.seed,
         config=config.learner,
-        loss=LossConfig(aggregation="token_mean"),
+        # With a constant of 1 every token weighs 1 / rows: the weight of a pair, long or short.
+        loss=LossConfig(aggregation="constant", constant=1) if pairs else TOKEN_MEAN,
         temperature=1.0,
-        objective="nll",
+        objective="rpo" if pairs else "nll",
+        rpo=config.rpo,
         total_steps=config.steps,
     )
     rank_options, _ = await place(config)

@@ -73,7 +73,7 @@ def evaluate(config: RunConfig, reporter: Reporter) -> None:
 def _checked(config: RunConfig, reporter: Reporter) -> Inputs:
     """What the run works with; refuses to start on a grader that grades known answers wrong."""
     inputs = check_inputs(config)
-    reporter.message(inputs.summary())
+    reporter.message(inputs.summary)
     wrong = self_test()
     if wrong:
         raise RlsysError(f"the grader fails its self-test: {'; '.join(wrong)}; see rlsys doctor")
@@ -102,13 +102,13 @@ async def _train(config: RunConfig, inputs: Inputs, reporter: Reporter) -> bool:
         parts = await _parts(config, inputs, processes, checkpoints, reporter, stop)
         await parts.weights.publish(start)  # a broken sync fails here, not after the first step
         if start == 0:
-            first = run_evaluation(parts.runner, inputs.evaluation, config, reporter, 0)
+            first = run_evaluation(parts.runner, inputs.evaluation, reporter, 0)
             await unless_stopped(stop, first)
         problems = ProblemStream(inputs.train, seed=config.seed, shuffle=config.data.shuffle)
         step = await run_loop(
             config, parts, problems, inputs.evaluation, start=start, finished=finished
         )
-        last = run_evaluation(parts.runner, inputs.evaluation, config, reporter, step)
+        last = run_evaluation(parts.runner, inputs.evaluation, reporter, step)
         await unless_stopped(stop, last)
         if stop.is_set():
             reporter.message(f"stopped after step {step}; the same command goes on from there")
@@ -147,9 +147,9 @@ async def _evaluate(config: RunConfig, inputs: Inputs, reporter: Reporter) -> No
     _, engine_options = await place(config)
     engines = _engine_pool(config, inputs, engine_options)
     try:
-        runner = _runner(config, engines)
+        runner = _runner(config, inputs, engines)
         await engines.start()
-        await run_evaluation(runner, inputs.evaluation, config, reporter, 0)
+        await run_evaluation(runner, inputs.evaluation, reporter, 0)
     finally:
         await _quietly(engines.close())
 
@@ -175,7 +175,7 @@ async def _processes(config: RunConfig, inputs: Inputs) -> AsyncIterator[_Proces
     learner: LearnerGroup | None = None
     starting = asyncio.ensure_future(engines.start())
     try:
-        runner = _runner(config, engines)
+        runner = _runner(config, inputs, engines)
         learner = await LearnerGroup.start(_learner_spec(config), rank_options)
         await starting
         yield _Processes(learner, engines, runner, str(folder))
@@ -211,14 +211,14 @@ def _engine_pool(
     return GenerationPool(engines)
 
 
-def _runner(config: RunConfig, engines: GenerationPool) -> RayRunner:
+def _runner(config: RunConfig, inputs: Inputs, engines: GenerationPool) -> RayRunner:
     light = {"num_cpus": SERVICE_CPUS, "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}}}
     grader = ray.remote(GradingActor).options(**light)
     graders = [grader.remote(config.grading) for _ in range(config.grading.actors)]
     grading = GradingPool(graders, max_characters=config.grading.max_characters)
     environment = ray.remote(EnvironmentActor).options(**light)
     environments = [
-        environment.remote(config, engines, grading)
+        environment.remote(config, engines, grading, inputs.longest_sequence)
         for _ in range(config.rollout.environment_actors)
     ]
     return RayRunner(environments, engines)

@@ -1,0 +1,184 @@
+"""Episodes of several turns: the policy replies, the environment answers, one trunk of segments.
+
+The trunk is what the engine saw: sampled ids are kept as they are, and only what the environment
+says is rendered and encoded. It is never trained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlsys.data.prompts import PromptRenderer
+from rlsys.environments.seeds import derive_seed
+from rlsys.environments.turns import Reply, Turn, TurnEnvironment, TurnSession
+from rlsys.errors import EpisodeLost
+from rlsys.types import (
+    NO_PARENT,
+    Completion,
+    Episode,
+    GenerationRequest,
+    Generator,
+    Group,
+    Kind,
+    Problem,
+    Segment,
+    Tokens,
+    Verdict,
+)
+
+Decode = Callable[[Sequence[int]], str]
+
+MAX_SEED = 2**53 - 1
+"""The largest integer that every JSON reader keeps exact."""
+
+
+def training_episodes(run_seed: int, count: int) -> list[Problem]:
+    """The problems of a run's dialogues: everything one asks follows from the seed in its id."""
+    return [_episode(derive_seed(run_seed, "episode", i) & MAX_SEED) for i in range(count)]
+
+
+def evaluation_episodes(count: int) -> list[Problem]:
+    """The same for an evaluation: seeds 0, 1, …, whatever the run's seed, so that runs compare."""
+    return [_episode(seed) for seed in range(count)]
+
+
+def _episode(seed: int) -> Problem:
+    return Problem(id=str(seed), text="", answer="")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialogueEnvironment:
+    """Grows groups of dialogues; all episodes of a group have the same seed."""
+
+    turns: TurnEnvironment
+    renderer: PromptRenderer
+    generator: Generator
+    decode: Decode
+    """Token ids to text, special tokens dropped."""
+    stop_ids: tuple[int, ...]
+    think_end_id: int | None
+    """Ends a thought; None for a policy that does not think."""
+    group_size: int
+    reply_tokens: int
+    """Most sampled tokens of a reply."""
+    max_length: int
+    """Most tokens of the whole trunk."""
+    temperature: float
+    seed: int
+    """Seed of the run; requests derive theirs from it."""
+    attempts: int
+    """How often a lost episode is begun anew."""
+
+    async def run_group(self, index: int, problem: Problem) -> Group:
+        """Grow the group; an episode that was lost in every attempt is missing from it."""
+        episodes = await asyncio.gather(
+            *(self._episode(index, int(problem.id), number) for number in range(self.group_size))
+        )
+        return Group(
+            index=index,
+            problem=problem,
+            episodes=tuple(episode for episode in episodes if episode is not None),
+        )
+
+    async def _episode(self, index: int, seed: int, number: int) -> Episode | None:
+        for attempt in range(self.attempts):
+            with suppress(EpisodeLost):
+                async with self.turns.session() as session:
+                    return await self._play(session, (index, number, attempt), seed)
+        return None
+
+    async def _play(self, session: TurnSession, place: tuple[int, int, int], seed: int) -> Episode:
+        turn = await session.reset(seed)
+        trunk = _Trunk(self.renderer.render_first(turn.text, turn.facts))
+        while not turn.done and (room := self._room(turn, len(trunk.ids))) > 0:
+            completion = await self._sample(trunk, room, place)
+            turn = await session.reply(self._reply(completion.token_ids))
+            trunk.add_reply(completion, turn)
+            if not turn.done:
+                last = int(completion.token_ids[-1])
+                trunk.add_observation(
+                    self.renderer.render_next(turn.text, turn.facts, last_token=last)
+                )
+        return trunk.episode()
+
+    def _room(self, turn: Turn, length: int) -> int:
+        """Tokens the next reply may have; with none left the episode ends where it is."""
+        room = min(self.reply_tokens, self.max_length - length)
+        return room if turn.remaining is None else min(room, turn.remaining)
+
+    async def _sample(self, trunk: _Trunk, room: int, place: tuple[int, int, int]) -> Completion:
+        index, number, attempt = place
+        request = GenerationRequest(
+            token_ids=trunk.ids,
+            n=1,
+            max_tokens=room,
+            stop_token_ids=self.stop_ids,
+            temperature=self.temperature,
+            seed=derive_seed(self.seed, index, "reply", number, attempt, len(trunk.rewards)),
+            engine=trunk.engine,
+        )
+        ((completion,),) = await self.generator.generate([request])
+        return completion
+
+    def _reply(self, token_ids: Tokens) -> Reply:
+        ids = token_ids.tolist()
+        visible = ids
+        if self.think_end_id is not None:
+            # A thought that never ended says nothing to the outside.
+            closed = self.think_end_id in ids
+            visible = ids[len(ids) - ids[::-1].index(self.think_end_id) :] if closed else []
+        return Reply(text=self.decode(ids), visible=self.decode(visible), tokens=len(ids))
+
+
+class _Trunk:
+    """An episode under way."""
+
+    def __init__(self, prompt: Tokens) -> None:
+        self.ids = prompt
+        self.engine: int | None = None
+        self.rewards: list[float] = []
+        self._facts: list[Mapping[str, float | str]] = []
+        self._answers: list[int] = []
+        self._segments = [Segment(parent=NO_PARENT, cut=0, kind=Kind.PROMPT, token_ids=prompt)]
+
+    def add_reply(self, completion: Completion, turn: Turn) -> None:
+        self.engine = completion.engine
+        self.rewards.append(turn.reward)
+        self._facts.append(turn.facts)
+        self._answers.append(len(self._segments))
+        self._append(Kind.ANSWER, completion.token_ids, completion)
+
+    def add_observation(self, token_ids: Tokens) -> None:
+        self._append(Kind.OBSERVATION, token_ids, None)
+
+    def episode(self) -> Episode:
+        verdicts = [
+            int(facts.get("verdict", Verdict.RIGHT if reward > 0 else Verdict.WRONG))
+            for facts, reward in zip(self._facts, self.rewards, strict=True)
+        ]
+        return Episode(
+            segments=tuple(self._segments),
+            scores=np.array(self.rewards, np.float32),
+            answer_segments=np.array(self._answers, np.int32),
+            splits=np.arange(len(self._answers), dtype=np.int32),
+            verdicts=np.array(verdicts, np.int8),
+            facts=tuple(self._facts),
+        )
+
+    def _append(self, kind: Kind, token_ids: Tokens, sampled: Completion | None) -> None:
+        self._segments.append(
+            Segment(
+                parent=len(self._segments) - 1,
+                cut=len(self._segments[-1].token_ids),
+                kind=kind,
+                token_ids=token_ids,
+                logprobs=None if sampled is None else sampled.logprobs,
+                versions=None if sampled is None else sampled.versions,
+            )
+        )
+        self.ids = np.concatenate([self.ids, token_ids])

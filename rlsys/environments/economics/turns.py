@@ -1,0 +1,102 @@
+"""The economics environment as turns of a dialogue, inside the process that samples.
+
+It trusts its caller: what is charged is the number of sampled ids, the end of turn and the thought
+included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from rlsys.config_economics import EconomicsConfig
+from rlsys.environments.economics.budget import resolve_budget
+from rlsys.environments.economics.counting import TokenCounter
+from rlsys.environments.economics.episode import EconomicsEpisode
+from rlsys.environments.economics.questions import load_corpus
+from rlsys.environments.economics.rewards import RewardParts
+from rlsys.environments.economics.sampler import sample_questions
+from rlsys.environments.turns import Reply, Turn
+from rlsys.types import Grader, GradingRequest, Verdict
+
+
+class EconomicsTurns:
+    """A TurnEnvironment without capacity: sessions are objects."""
+
+    def __init__(self, config: EconomicsConfig, counter: TokenCounter, grader: Grader) -> None:
+        """Play `config`; where it names no total_budget, questions are counted by `counter`."""
+        self.config = config.model_copy(update={"trusted": True})
+        self._corpus = load_corpus(config.corpus)
+        self._counter = counter
+        self._grader = grader
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[_Session]:
+        """Return a session at once."""
+        yield _Session(self)
+
+    def begin(self, seed: int) -> EconomicsEpisode:
+        """Return the episode of a seed."""
+        questions = sample_questions(self._corpus, self.config.problems, seed)
+        budget = resolve_budget(
+            self.config,
+            [question.text for question in questions],
+            total_budget=self.config.total_budget,
+            tokenizer=self._counter,
+        )
+        return EconomicsEpisode(self.config, questions, budget, self._counter, _graded_elsewhere)
+
+    async def grade(self, request: GradingRequest) -> Verdict:
+        """Return the verdict on one answer."""
+        (verdict,) = await self._grader.grade([request])
+        return verdict
+
+
+class _Session:
+    """One episode after the other."""
+
+    def __init__(self, environment: EconomicsTurns) -> None:
+        self._environment = environment
+        self._episode: EconomicsEpisode
+
+    async def reset(self, seed: int) -> Turn:
+        self._episode = self._environment.begin(seed)
+        return self._turn(RewardParts(), {})
+
+    async def reply(self, reply: Reply) -> Turn:
+        # Only the visible part is offered: a box inside the thought is no answer.
+        tokens, request = self._episode.offer(reply.visible, sampled_tokens=reply.tokens)
+        verdict = await self._environment.grade(request)
+        parts = self._episode.record(tokens, verdict)
+        answered = self._episode.answers[-1]
+        facts: dict[str, float | str] = {
+            "verdict": float(verdict),
+            "charged": float(answered.tokens),
+            "type": answered.question.type,
+            "answered_question": answered.question.text,
+        }
+        return self._turn(parts, facts)
+
+    def _turn(self, parts: RewardParts, facts: Mapping[str, float | str]) -> Turn:
+        episode = self._episode
+        left = episode.questions_remaining
+        hard = episode.config.mode == "hard"
+        return Turn(
+            text="" if episode.question is None else episode.question.text,
+            reward=parts.total,
+            done=episode.done,
+            remaining=episode.remaining if hard else None,
+            facts={
+                "remaining": float(episode.remaining),
+                "questions_remaining": float(left),
+                "per_question": float(episode.remaining // max(left, 1)),
+                "number": float(len(episode.answers) + 1),
+                "problems": float(len(episode.questions)),
+                "total_budget": float(episode.budget.tokens),
+                **facts,
+            },
+        )
+
+
+def _graded_elsewhere(request: GradingRequest) -> Verdict:
+    raise AssertionError("turns await the grader between offer and record")

@@ -1,0 +1,162 @@
+"""From a configuration to the environment that grows its training or its evaluation groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from rlsys.config import AnytimeConfig, DialogueSection, EconomicsDialogue, RunConfig
+from rlsys.data.prompts import (
+    PromptRenderer,
+    ThinkTokens,
+    eos_ids,
+    load_tokenizer,
+    think_end_id,
+)
+from rlsys.environments.anytime import AnytimeEnvironment
+from rlsys.environments.dialogue import DialogueEnvironment
+from rlsys.environments.report import Decode, GroupReport, report_anytime, report_dialogues
+from rlsys.environments.turns import TurnEnvironment
+from rlsys.types import Generator, Grader, Group, Problem, Sample
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Role = Literal["training", "evaluation"]
+
+
+class EpisodeSource(Protocol):
+    """Grows groups and tells of them."""
+
+    async def grow(self, index: int, problem: Problem) -> Group:
+        """Grow the group at this place in the admission order."""
+        ...
+
+    def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
+        """What the driver learns of a group."""
+        ...
+
+
+def episode_source(
+    config: RunConfig, role: Role, generator: Generator, grader: Grader, max_length: int
+) -> EpisodeSource:
+    """Return what grows the groups of `role`, in sequences of at most `max_length` tokens."""
+    tokenizer = load_tokenizer(config.model.path)
+    wiring = _Wiring(
+        config=config,
+        role=role,
+        tokenizer=tokenizer,
+        decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
+        renderer=PromptRenderer(tokenizer, config.data.prompt),
+        generator=generator,
+        grader=grader,
+        max_length=max_length,
+    )
+    match config.environment:
+        case AnytimeConfig() as environment:
+            return _AnytimeSource(_anytime(wiring, environment), wiring.renderer)
+        case EconomicsDialogue() as environment:
+            return _DialogueSource(_dialogue(wiring, environment, _economics(wiring, environment)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wiring:
+    """What all environments are made from."""
+
+    config: RunConfig
+    role: Role
+    tokenizer: PreTrainedTokenizerBase
+    decode: Decode
+    renderer: PromptRenderer
+    generator: Generator
+    grader: Grader
+    max_length: int
+
+    @property
+    def training(self) -> bool:
+        return self.role == "training"
+
+    @property
+    def group_size(self) -> int:
+        config = self.config
+        return config.batch.group_size if self.training else config.evaluation.samples
+
+    @property
+    def temperature(self) -> float:
+        config = self.config
+        return config.generation.temperature if self.training else config.evaluation.temperature
+
+    @property
+    def seed(self) -> int:
+        return self.config.seed + (not self.training)
+
+
+@dataclass(frozen=True, slots=True)
+class _AnytimeSource:
+    environment: AnytimeEnvironment
+    renderer: PromptRenderer
+
+    async def grow(self, index: int, problem: Problem) -> Group:
+        return await self.environment.run_group(index, problem, self.renderer.render(problem))
+
+    def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
+        return report_anytime(group, self.environment, samples, self.environment.decode)
+
+
+@dataclass(frozen=True, slots=True)
+class _DialogueSource:
+    environment: DialogueEnvironment
+
+    async def grow(self, index: int, problem: Problem) -> Group:
+        return await self.environment.run_group(index, problem)
+
+    def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
+        environment = self.environment
+        return report_dialogues(group, environment.group_size, samples, environment.decode)
+
+
+def _anytime(wiring: _Wiring, environment: AnytimeConfig) -> AnytimeEnvironment:
+    training, config = wiring.training, wiring.config
+    return AnytimeEnvironment(
+        budgets=environment.budgets if training else config.evaluation_budgets,
+        answers=environment.answers if training else config.evaluation.answers,
+        answer_tokens=environment.answer_tokens,
+        group_size=wiring.group_size,
+        temperature=wiring.temperature,
+        seed=wiring.seed,
+        think=ThinkTokens.resolve(wiring.tokenizer, environment),
+        decode=wiring.decode,
+        generator=wiring.generator,
+        grader=wiring.grader,
+    )
+
+
+def _economics(wiring: _Wiring, environment: EconomicsDialogue) -> TurnEnvironment:
+    from rlsys.environments.economics.counting import load_tokenizer as load_counter
+    from rlsys.environments.economics.turns import EconomicsTurns
+
+    episode = environment.episode
+    if not wiring.training:
+        episode = episode.model_copy(update={"corpus": environment.evaluation_corpus})
+    return EconomicsTurns(episode, load_counter(wiring.config.model.path), wiring.grader)
+
+
+def _dialogue(
+    wiring: _Wiring, environment: DialogueSection, turns: TurnEnvironment
+) -> DialogueEnvironment:
+    end = environment.think_end
+    return DialogueEnvironment(
+        turns=turns,
+        renderer=wiring.renderer,
+        generator=wiring.generator,
+        decode=wiring.decode,
+        stop_ids=eos_ids(wiring.tokenizer),
+        think_end_id=None if end is None else think_end_id(wiring.tokenizer, end),
+        group_size=wiring.group_size,
+        reply_tokens=environment.reply_tokens,
+        max_length=wiring.max_length,
+        temperature=wiring.temperature,
+        seed=wiring.seed,
+        attempts=environment.attempts,
+    )
