@@ -1,0 +1,47 @@
+"""Append-only JSON lines: what long work leaves behind, so that a restart does only the rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlsys.data.row_files import iterate_rows
+from rlsys.errors import DataError
+
+
+class Journal:
+    """Rows with an `id` each, appended one by one; whoever stops in between loses none."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create `path`; a last line that a kill left unfinished is cut off."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        if path.is_file():
+            text = path.read_bytes()
+            whole = text.rfind(b"\n") + 1
+            if whole < len(text):
+                with path.open("r+b") as file:
+                    file.truncate(whole)
+        self._done = {row["id"] for row in read_journal(path)} if path.is_file() else set()
+
+    def __contains__(self, row_id: str) -> bool:
+        return row_id in self._done
+
+    def __len__(self) -> int:
+        return len(self._done)
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a row with a new `id`."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        self._done.add(row["id"])
+
+
+def read_journal(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a journal. Raises DataError, with file and line, for one without `id`."""
+    for line, row in iterate_rows(path):
+        if not isinstance(row.get("id"), str):
+            raise DataError(f"{path}, line {line}: a row without id; remove the file to begin anew")
+        yield row

@@ -1,0 +1,186 @@
+"""What the policy writes: thoughts, and answers from any place of a thought.
+
+An answer is the same act wherever the thought ends: at its own end, at a cut (a revision), or
+where its tokens ran out. Only the forced text differs, and none of it was sampled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rlsys.data.prompts import PromptRenderer, ThinkTokens
+from rlsys.environments.seeds import derive_seed
+from rlsys.errors import DataError
+from rlsys.reflection.journal import read_journal
+from rlsys.types import (
+    GenerationRequest,
+    Generator,
+    Grader,
+    GradingRequest,
+    Problem,
+    Tokens,
+    Verdict,
+)
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thought:
+    """A sampled thought about a problem."""
+
+    id: str
+    """Of the problem and the number of the sample: unique in a file."""
+    problem: Problem
+    token_ids: Tokens
+    """The policy's tokens, without the one that ends the thought."""
+    closed: bool
+    """True if the policy ended it; False if its tokens ran out."""
+
+    def to_row(self) -> dict[str, Any]:
+        """As a row of a JSON lines file."""
+        return {
+            "id": self.id,
+            "problem_id": self.problem.id,
+            "problem": self.problem.text,
+            "answer": self.problem.answer,
+            "thought_ids": self.token_ids.tolist(),
+            "closed": self.closed,
+        }
+
+    @classmethod
+    def from_row(cls, row: dict[str, Any]) -> Thought:
+        """The thought of a row. Raises KeyError, TypeError or ValueError for a malformed one."""
+        problem = Problem(id=row["problem_id"], text=row["problem"], answer=row["answer"])
+        ids = np.array(row["thought_ids"], np.int32)
+        return cls(id=row["id"], problem=problem, token_ids=ids, closed=bool(row["closed"]))
+
+
+def read_thoughts(path: Path) -> Iterator[Thought]:
+    """Yield the thoughts of a JSON lines file. Raises DataError for a malformed row."""
+    for row in read_journal(path):
+        try:
+            yield Thought.from_row(row)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"{path}, row {row['id']!r}: not a sampled thought ({error!r}); "
+                "sample the thoughts again"
+            ) from error
+
+
+class Answer(NamedTuple):
+    """An answer from some place of a thought."""
+
+    text: str
+    """Everything behind the kept thought: what closes it, the header, the answer."""
+    tokens: int
+    """Of the whole response: kept thought, forced tokens and answer."""
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The policy behind a generator, and the grader of its answers."""
+
+    generator: Generator
+    grader: Grader
+    renderer: PromptRenderer
+    think: ThinkTokens
+    decode: Decode
+    """Token ids to text, special tokens dropped."""
+    thought_tokens: int
+    """Longest thought."""
+    answer_tokens: int
+    """Most sampled tokens of an answer."""
+    temperature: float
+    seed: int
+
+    async def think_about(self, problems: Sequence[Problem], samples: int) -> list[Thought]:
+        """Sample `samples` thoughts about each problem, in order."""
+        requests = [
+            GenerationRequest(
+                token_ids=self.renderer.render(problem),
+                n=samples,
+                max_tokens=self.thought_tokens,
+                stop_token_ids=(self.think.think_end_id, *self.think.eos_ids),
+                temperature=self.temperature,
+                seed=derive_seed(self.seed, problem.id, "thought"),
+            )
+            for problem in problems
+        ]
+        thoughts = []
+        for problem, completions in zip(
+            problems, await self.generator.generate(requests), strict=True
+        ):
+            for sample, completion in enumerate(completions):
+                ids = completion.token_ids
+                closed = completion.stopped and int(ids[-1]) == self.think.think_end_id
+                thoughts.append(
+                    Thought(
+                        id=f"{problem.id}/{sample}",
+                        problem=problem,
+                        # A thought that ends the turn is cut before that: it can be answered from.
+                        token_ids=ids[:-1] if completion.stopped else ids,
+                        closed=closed,
+                    )
+                )
+        return thoughts
+
+    async def answer(self, thoughts: Sequence[Thought], kept: Sequence[int]) -> list[Answer]:
+        """Answer each thought from its first `kept` tokens on, and grade the answer."""
+        forced = [self._forced(t, k) for t, k in zip(thoughts, kept, strict=True)]
+        requests = [
+            GenerationRequest(
+                token_ids=np.concatenate(
+                    [self.renderer.render(thought.problem), thought.token_ids[:count], between]
+                ).astype(np.int32),
+                n=1,
+                max_tokens=self.answer_tokens,
+                stop_token_ids=self.think.eos_ids,
+                temperature=self.temperature,
+                seed=derive_seed(self.seed, thought.id, "answer", count),
+            )
+            for thought, count, between in zip(thoughts, kept, forced, strict=True)
+        ]
+        completions = await self.generator.generate(requests)
+        texts = [
+            self.decode([*between.tolist(), *completion.token_ids.tolist()])
+            for between, (completion,) in zip(forced, completions, strict=True)
+        ]
+        verdicts = await self.grader.grade(
+            [
+                GradingRequest(text, thought.problem.answer)
+                for text, thought in zip(texts, thoughts, strict=True)
+            ]
+        )
+        return [
+            Answer(text, count + len(between) + len(completion.token_ids), verdict)
+            for text, count, between, (completion,), verdict in zip(
+                texts, kept, forced, completions, verdicts, strict=True
+            )
+        ]
+
+    def _forced(self, thought: Thought, kept: int) -> Tokens:
+        """What comes between thought and answer; a thought that closed itself needs no closing."""
+        whole = thought.closed and kept == len(thought.token_ids)
+        closing = self.think.closing_ids[:0] if whole else self.think.closing_ids
+        end = [self.think.think_end_id]
+        return np.concatenate([closing, end, self.think.header_ids]).astype(np.int32)
+
+
+def local_grade() -> Grader:
+    """Grades in this machine's own grading processes, without Ray."""
+    return _LocalGrader()
+
+
+class _LocalGrader:
+    async def grade(self, requests: Sequence[GradingRequest]) -> list[Verdict]:
+        from rlsys.data.grading import grade
+
+        return list(await asyncio.gather(*(asyncio.to_thread(grade, r) for r in requests)))

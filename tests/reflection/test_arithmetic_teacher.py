@@ -1,0 +1,68 @@
+"""The programmatic teacher against traces whose answer is known, and against texts by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlsys.algorithms.reflection import ChunkedThought, chunk_thought
+from rlsys.data.arithmetic import arithmetic_problem, draw_texts
+from rlsys.data.traces import draw_trace
+from rlsys.reflection.arithmetic import result_chunks
+
+STEPS = r"(?=[;?])"
+
+
+def chunks_of(text: str, most: int = 1) -> ChunkedThought:
+    return chunk_thought(list(text), separator=STEPS, most=most, least=most)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("3+8=11;11-2=9", (1,)),
+        ("11;9", (1,)),
+        ("3+8=11;11-2=9?3+8=11;11-2=9", (1, 3)),
+        ("3+8=12;12-2=10?3+8=11;11-2=9", (3,)),  # a slip, found by the re-check
+        ("3+8=12;12-2=10", ()),
+        ("3+8=11;11-2=", ()),  # cut off
+        ("3+8=9;11-2=9", (1,)),  # a total on the way that happens to be the answer
+        ("3+8=11;11-2=9;9", (1,)),
+        ("3+8=11;;11-2=9", (2,)),  # a lone mark is a chunk, not a step
+        ("?11;9", (1,)),
+        ("nine", ()),
+        ("", ()),
+    ],
+)
+def test_texts_by_hand(text: str, expected: tuple[int, ...]) -> None:
+    assert result_chunks(arithmetic_problem("3+8-2", "p"), chunks_of(text)) == expected
+
+
+def test_an_answer_inside_a_longer_chunk_is_the_chunks() -> None:
+    problem = arithmetic_problem("3+8-2", "p")
+    thought = chunks_of("3+8=11;11-2=9?3+8=11;11-2=9", most=18)
+    assert thought.texts == ["3+8=11;11-2=9", "?3+8=11;11-2=9"]
+    assert result_chunks(problem, thought) == (0, 1)
+
+
+def test_a_cut_total_is_not_taken_for_a_shorter_one() -> None:
+    problem = arithmetic_problem("9+9-8", "p")  # 10, cut after its first digit
+    assert result_chunks(problem, chunks_of("9+9=18;18-8=1")) == ()
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_the_first_chunk_is_where_the_trace_first_knows(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    (text,) = draw_texts(rng, (2, 8), held_out=False, size=1)
+    problem = arithmetic_problem(text, "p")
+    trace = draw_trace(problem, rng)
+    thought = chunks_of(trace.thought)
+    found = result_chunks(problem, thought)
+    known = trace.known_steps
+    assert found[:1] == (() if known is None else (known - 1,))
+    stated = [
+        i for i, s in enumerate(trace.steps) if s.concludes and str(s.total) == problem.answer
+    ]
+    assert list(found) == stated
