@@ -26,14 +26,15 @@ def free_port():
 
 
 class Server:
-    """A uvicorn process that serves `app` from the environment's folder."""
+    """A uvicorn process that serves `app` from an environment's folder, by default economics'."""
 
-    def __init__(self, app="server.app:app", log=None, **variables):
-        port = free_port()
+    def __init__(self, app="server.app:app", log=None, folder=FOLDER, port=None, **variables):
+        port = port or free_port()
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-W", "ignore", "-m", "uvicorn", app, "--log-level", "warning"]
         command += ["--port", str(port)]
-        self.process = subprocess.Popen(command, cwd=FOLDER, env=os.environ | variables, stderr=log)
+        environ = os.environ | variables
+        self.process = subprocess.Popen(command, cwd=folder, env=environ, stderr=log)
         try:
             self._wait_until_healthy()
         except BaseException:
