@@ -530,6 +530,23 @@ class ArithmeticTraces(Section):
     seed: NonNegativeInt = 0
 
 
+class DialogueTraces(Section):
+    """Supervised dialogues: arithmetic problems that share one budget, each with a written trace."""
+
+    source: Literal["dialogue"] = "dialogue"
+    terms: tuple[PositiveInt, PositiveInt] = (2, 10)
+    """Fewest and most numbers joined in a problem."""
+    problems: PositiveInt = 10
+    """Problems per dialogue."""
+    budget: tuple[PositiveInt, PositiveInt] = (200, 600)
+    """Smallest and largest budget of a dialogue in tokens; it ends where the budget does."""
+    reply: str = "{thought}</think>\n\n**Final Answer**\n\\boxed{{answer}}"
+    """Text of a reply, from {thought} and {answer}."""
+    prompt: PromptConfig = PromptConfig()
+    """Its template may show {remaining}, {questions_remaining}, {per_question}, {number}."""
+    seed: NonNegativeInt = 0
+
+
 class SupervisedFile(Section):
     """Supervised rows from files: a prompt (rendered through `prompt`) and a response."""
 
@@ -566,6 +583,7 @@ class PreferenceFile(Section):
 
 
 SftData = Annotated[
-    ArithmeticTraces | SupervisedFile | PreferenceFile, Field(discriminator="source")
+    ArithmeticTraces | DialogueTraces | SupervisedFile | PreferenceFile,
+    Field(discriminator="source"),
 ]
 SftConfig.model_rebuild()

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rlsys.config import (
     ArithmeticTraces,
+    DialogueTraces,
     PreferenceFile,
     PromptConfig,
     SftConfig,
@@ -58,6 +59,10 @@ def supervised_rows(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> Su
     match config.data:
         case ArithmeticTraces() as data:
             return ArithmeticRows(data, tokenizer)
+        case DialogueTraces() as data:
+            from rlsys.data.dialogue_rows import DialogueRows  # which makes its rows with `row`
+
+            return DialogueRows(data, tokenizer)
         case SupervisedFile() | PreferenceFile() as data:
             return FileRows(data, tokenizer, config.seed)
 
