@@ -163,12 +163,12 @@ def _readable_dialogue(group: Group, decode: Decode) -> dict[str, Any]:
         "return": float(episode.scores.sum()),
         "turns": [
             {
+                **(episode.facts[turn] if episode.facts else {}),
                 "prompt": decode(episode.segments[segment - 1].token_ids.tolist()),
                 "reply": decode(episode.segments[segment].token_ids.tolist()),
                 "tokens": len(episode.segments[segment].token_ids),
                 "verdict": Verdict(int(episode.verdicts[turn])).name.lower(),
                 "reward": float(episode.scores[turn]),
-                **(episode.facts[turn] if episode.facts else {}),
             }
             for turn, segment in enumerate(episode.answer_segments.tolist())
         ],

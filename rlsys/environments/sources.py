@@ -16,6 +16,7 @@ from rlsys.data.prompts import (
 )
 from rlsys.environments.anytime import AnytimeEnvironment
 from rlsys.environments.dialogue import DialogueEnvironment
+from rlsys.environments.economics.ledger import settle_group
 from rlsys.environments.report import Decode, GroupReport, report_anytime, report_dialogues
 from rlsys.environments.turns import TurnEnvironment
 from rlsys.types import Generator, Grader, Group, Problem, Sample
@@ -113,6 +114,8 @@ class _DialogueSource:
 
     def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
         environment = self.environment
+        if samples:
+            settle_group(group, samples)
         return report_dialogues(group, environment.group_size, samples, environment.decode)
 
 

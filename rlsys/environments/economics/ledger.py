@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from rlsys.environments.economics.errors import LedgerError
+from rlsys.types import Group, Sample
 
 
 class Charge(NamedTuple):
@@ -71,3 +72,26 @@ class Ledger:
                     f"answer {index}: {charge.charged} tokens were charged, but {kept} trained "
                     f"and {dict(reasons)} masked; every charged token must be one or the other"
                 )
+
+
+def settle_group(group: Group, samples: Sequence[Sample]) -> None:
+    """Check the law for every episode of a group whose environment told what it charged.
+
+    Raises LedgerError for the first reply whose tokens do not add up.
+    """
+    for episode, sample in zip(group.episodes, samples, strict=True):
+        if not all("charged" in facts for facts in episode.facts):
+            continue
+        segments = [episode.segments[index] for index in episode.answer_segments]
+        trained = [sample.advantages[index] for index in episode.answer_segments]
+        charges = tuple(
+            Charge(len(segment.token_ids), int(facts["charged"]))
+            for segment, facts in zip(segments, episode.facts, strict=True)
+        )
+        Ledger(0, charges).settle(
+            [0 if advantages is None else len(advantages) for advantages in trained],
+            [
+                {"without advantage": charge.charged} if advantages is None else {}
+                for charge, advantages in zip(charges, trained, strict=True)
+            ],
+        )

@@ -1,0 +1,202 @@
+"""Dialogues of the economics environment with a scripted policy: what is sampled is kept."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlsys.algorithms.samples import build_samples
+from rlsys.config import PromptConfig, RunConfig
+from rlsys.config_economics import ArithmeticCorpus, EconomicsConfig
+from rlsys.data.grading import decide, extract_answer
+from rlsys.data.prompts import PromptRenderer, encode, eos_ids, load_tokenizer, think_end_id
+from rlsys.environments.dialogue import DialogueEnvironment, evaluation_episodes, training_episodes
+from rlsys.environments.economics.counting import load_tokenizer as load_counter
+from rlsys.environments.economics.errors import LedgerError
+from rlsys.environments.economics.ledger import settle_group
+from rlsys.environments.economics.turns import EconomicsTurns
+from rlsys.environments.report import report_dialogues
+from rlsys.errors import EpisodeLost
+from rlsys.types import Completion, GenerationRequest, GradingRequest, Kind, Verdict
+
+TOKENIZER = load_tokenizer("tiny")
+TEMPLATE = "{remaining}/{questions_remaining}:{problem}"
+
+
+class Solver:
+    """Answers right, in a thought of four tokens, and notes what it was asked."""
+
+    def __init__(self, thought: str = "12;4") -> None:
+        self.requests: list[GenerationRequest] = []
+        self._thought = thought
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
+        self.requests += requests
+        return [[self._complete(request)] for request in requests]
+
+    def _complete(self, request: GenerationRequest) -> Completion:
+        question = TOKENIZER.decode(request.token_ids).rpartition(":")[2].partition("=")[0]
+        written = f"{self._thought}</think>\\boxed{{{eval(question)}}}"
+        ids = [*encode(TOKENIZER, written), TOKENIZER.eos_token_id][: request.max_tokens]
+        return Completion(
+            token_ids=np.array(ids, np.int32),
+            logprobs=np.full(len(ids), -0.5, np.float32),
+            stopped=len(ids) < request.max_tokens,
+            versions=(3, 4),
+            engine=1,
+        )
+
+
+class PureGrader:
+    async def grade(self, requests: Sequence[GradingRequest]) -> list[Verdict]:
+        verdicts = [decide(extract_answer(r.response), r.gold) for r in requests]
+        return [Verdict.INVALID if v is None else v for v in verdicts]
+
+
+def turns_of(problems: int = 3, total_budget: int = 90, **settings) -> EconomicsTurns:
+    config = EconomicsConfig(
+        problems=problems,
+        total_budget=total_budget,
+        corpus=ArithmeticCorpus(terms=(2, 4)),
+        **settings,
+    )
+    return EconomicsTurns(config, load_counter("tiny"), PureGrader())
+
+
+def environment_of(turns, solver=None, **settings) -> DialogueEnvironment:
+    values = {"group_size": 2, "reply_tokens": 32, "max_length": 1024, "attempts": 3, **settings}
+    return DialogueEnvironment(
+        turns=turns,
+        renderer=PromptRenderer(TOKENIZER, PromptConfig(template=TEMPLATE)),
+        generator=solver or Solver(),
+        decode=lambda ids: TOKENIZER.decode(ids, skip_special_tokens=True),
+        stop_ids=eos_ids(TOKENIZER),
+        think_end_id=think_end_id(TOKENIZER, "</think>"),
+        temperature=1.0,
+        seed=0,
+        **values,
+    )
+
+
+def grow(environment: DialogueEnvironment):
+    return asyncio.run(environment.run_group(0, training_episodes(0, 1)[0]))
+
+
+def test_the_trunk_is_exactly_what_the_engine_saw() -> None:
+    solver = Solver()
+    group = grow(environment_of(turns_of(), solver))
+    episode = group.episodes[0]
+    kinds = [segment.kind for segment in episode.segments]
+    assert kinds == [
+        Kind.PROMPT,
+        *(Kind.ANSWER, Kind.OBSERVATION, Kind.ANSWER, Kind.OBSERVATION, Kind.ANSWER),
+    ]
+    mine = [r for r in solver.requests if r.token_ids.tolist() == _trunk(episode, 4)]
+    assert len(mine) == 2  # both episodes of the group were told the same by the same replies
+    assert mine[0].engine == 1  # where its prefix is cached
+    assert mine[0].seed != mine[1].seed
+
+
+def _trunk(episode, segments: int) -> list[int]:
+    return np.concatenate([s.token_ids for s in episode.segments[: segments + 1]]).tolist()
+
+
+def test_prompts_show_the_budget_and_the_reply_keeps_its_own_end() -> None:
+    episode = grow(environment_of(turns_of())).episodes[0]
+    texts = [TOKENIZER.decode(segment.token_ids) for segment in episode.segments]
+    assert texts[0].startswith("<bos>90/3:")
+    spent = len(episode.segments[1].token_ids)
+    assert texts[1].endswith("<eos>")
+    assert texts[2].startswith(f"{90 - spent}/2:")  # no second end of turn before it
+    assert texts[2].endswith("=<think>")
+
+
+def test_a_reply_that_was_cut_off_gets_the_templates_end_of_turn() -> None:
+    episode = grow(environment_of(turns_of(), Solver("1" * 50), reply_tokens=20)).episodes[0]
+    assert TOKENIZER.decode(episode.segments[2].token_ids).startswith("<eos>")
+    assert episode.verdicts.tolist() == [Verdict.WRONG] * 3  # its thought never ended
+
+
+def test_a_box_inside_the_thought_is_no_answer() -> None:
+    solver = Solver()
+    right = grow(environment_of(turns_of(), solver)).episodes[0]
+    assert right.verdicts.tolist() == [Verdict.RIGHT] * 3
+    hidden = environment_of(turns_of(), solver)
+    visible = hidden._reply(np.array(encode(TOKENIZER, "\\boxed{5}</think>none"), np.int32)).visible
+    assert visible == "none"
+
+
+def test_every_sampled_token_is_charged_and_the_budget_ends_the_episode() -> None:
+    group = grow(environment_of(turns_of(problems=5, total_budget=40)))
+    episode = group.episodes[0]
+    charged = [int(facts["charged"]) for facts in episode.facts]
+    lengths = [len(s.token_ids) for s in episode.segments if s.kind is Kind.ANSWER]
+    assert charged == lengths
+    assert sum(charged) <= 40
+    assert len(episode.scores) < 5
+
+
+def test_books_are_settled_against_what_is_trained() -> None:
+    config = RunConfig.model_validate(
+        {"environment": {"type": "economics"}, "algorithm": {"method": "turn_grpo"}}
+    )
+    group = grow(environment_of(turns_of()))
+    samples = build_samples(group, config)
+    settle_group(group, samples)
+    assert [a is None for a in samples[0].advantages] == [True, False] * 3
+    short = replace(samples[0], advantages=(None, *(a and a[1:] for a in [None] * 5)))
+    settle_group(group, [short, samples[1]])  # all masked, and said to be
+    wrong = replace(
+        samples[0], advantages=tuple(None if a is None else a[1:] for a in samples[0].advantages)
+    )
+    with pytest.raises(LedgerError, match="answer 0"):
+        settle_group(group, [wrong, samples[1]])
+
+
+def test_the_context_ends_an_episode_that_outgrows_it() -> None:
+    group = grow(environment_of(turns_of(), max_length=40))
+    assert all(sum(len(s.token_ids) for s in e.segments) <= 40 + 12 for e in group.episodes)
+    assert all(len(e.scores) < 3 for e in group.episodes)
+
+
+def test_a_lost_episode_is_begun_anew_and_at_last_missing() -> None:
+    class Failing:
+        def __init__(self, failures: int) -> None:
+            self.failures = failures
+            self._turns = turns_of()
+
+        @asynccontextmanager
+        async def session(self):
+            if self.failures:
+                self.failures -= 1
+                raise EpisodeLost("gone")
+            async with self._turns.session() as session:
+                yield session
+
+    assert len(grow(environment_of(Failing(2))).episodes) == 2
+    group = grow(environment_of(Failing(5), attempts=3))
+    assert len(group.episodes) == 1
+    report = report_dialogues(group, 2, (), lambda ids: TOKENIZER.decode(ids))
+    assert report.numbers["episodes/lost"].tolist() == [0.0, 1.0]
+
+
+def test_the_report_tells_return_accuracy_and_tokens_by_type() -> None:
+    group = grow(environment_of(turns_of()))
+    report = report_dialogues(group, 2, (), lambda ids: TOKENIZER.decode(ids))
+    assert report.scores_G.tolist() == [1.0, 1.0]
+    assert report.numbers["answered"].tolist() == [1.0, 1.0]
+    assert report.versions == (3, 4)
+    by_type = {name: v for name, v in report.numbers.items() if name.startswith("tokens/")}
+    assert sum(map(len, by_type.values())) == 6
+    assert report.example["turns"][0]["verdict"] == "right"
+
+
+def test_seeds_decide_the_questions() -> None:
+    turns = turns_of()
+    first, again, other = (turns.begin(seed).questions for seed in (7, 7, 8))
+    assert first == again != other
+    assert len({problem.id for problem in training_episodes(0, 50)}) == 50
+    assert [problem.id for problem in evaluation_episodes(3)] == ["0", "1", "2"]
