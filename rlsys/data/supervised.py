@@ -187,7 +187,8 @@ def _file_row(
     def ids(text: str) -> Tokens:
         return np.array([*encode(tokenizer, text), tokenizer.eos_token_id], np.int32)
 
-    prompt_ids = renderer.render(Problem(id="", text=prompt, answer=""))
+    # Stripped like the problems of a run, so that both are the same prompt.
+    prompt_ids = renderer.render(Problem(id="", text=prompt.strip(), answer=""))
     if rejected is None:
         return row(prompt_ids, (Kind.ANSWER, ids(response)))
     return pair(prompt_ids, ids(response), ids(rejected))
