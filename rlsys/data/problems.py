@@ -45,12 +45,14 @@ def load_problems(source: ArithmeticData | FileData | HubData) -> list[Problem]:
 
 
 def read_rows(paths: Sequence[Path], columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the texts of `columns` of every row of the files, in order.
+    """Yield the texts of `columns` of every row of the files, in order, as they are written.
+
+    Space around a text stays: a response that follows a prefill may have to begin with it.
 
     Raises DataError, with file and line, for a missing file, a malformed row or an empty text.
     """
     for row in _file_rows(paths):
-        yield tuple(_text(row, column) for column in columns)
+        yield tuple(_whole_text(row, column) for column in columns)
 
 
 class ProblemStream:
@@ -159,9 +161,14 @@ def _value(row: Row, column: str) -> Any:
 
 def _text(row: Row, column: str) -> str:
     """Return a text, or a number as text, without the space around it."""
+    return _whole_text(row, column).strip()
+
+
+def _whole_text(row: Row, column: str) -> str:
+    """Return a text, or a number as text; refuse what has nothing but space."""
     value = _value(row, column)
     if isinstance(value, str) and value.strip():
-        return value.strip()
+        return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     raise DataError(

@@ -178,9 +178,15 @@ def test_arithmetic_problems_come_from_the_generator() -> None:
     assert len(problems) == 3
 
 
+def test_read_rows_keeps_the_space_around_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"problem": "1+1", "response": " Think\n"}))
+    assert list(read_rows((path,), ("problem", "response"))) == [("1+1", " Think\n")]
+
+
 def test_read_rows_yields_texts(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "a.jsonl")
-    assert list(read_rows((path,), ("answer", "problem")))[:2] == [("2", "1+1"), ("4", "2+2")]
+    assert list(read_rows((path,), ("answer", "problem")))[:2] == [("2", "1+1"), ("4", " 2+2 ")]
 
 
 def numbered(count: int) -> list[Problem]:
