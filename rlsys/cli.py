@@ -57,7 +57,8 @@ def train(
     """Train a reasoner, or go on with the run that the run directory holds."""
     with _sentences():
         from rlsys.config_loading import dump_config, load_config
-        from rlsys.orchestration.preflight import batch_table, check_inputs, check_local_gpus
+        from rlsys.orchestration.inputs import check_inputs
+        from rlsys.orchestration.preflight import batch_table, check_local_gpus
         from rlsys.orchestration.run_folder import check_resume, last_checkpoint
 
         config = load_config(config_file, overrides or [])

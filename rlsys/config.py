@@ -155,6 +155,27 @@ class DialogueSection(Section):
     attempts: PositiveInt = 3
     """How often an episode is begun anew when its environment is lost in the middle of it."""
 
+    @property
+    def most_turns(self) -> int:
+        """Most replies of an episode."""
+        raise NotImplementedError
+
+    @property
+    def most_sampled(self) -> int:
+        """Most sampled tokens of an episode."""
+        raise NotImplementedError
+
+
+class ConnectionConfig(Section):
+    """How an environment behind a URL is talked to."""
+
+    max_sessions: PositiveInt = 64
+    """Sessions at once, of each environment actor; together no more than the server serves."""
+    patience_s: PositiveFloat = 300.0
+    """How long to try while the server does not answer; then the episode is lost."""
+    message_timeout_s: PositiveFloat = 60.0
+    """How long the answer to one message may take."""
+
 
 class EconomicsDialogue(DialogueSection):
     """Problems that share one token budget (rlsys.environments.economics).
@@ -168,14 +189,56 @@ class EconomicsDialogue(DialogueSection):
     """The environment that runs inside the environment actors."""
     evaluation_corpus: Corpus = ArithmeticCorpus(held_out=True)
     """Questions of the evaluation, in the place of episode.corpus."""
+    url: str | None = None
+    """A server of the environment (`rlsys serve-env`), used in place of one inside the actors. Of
+    `episode`, only problems, mode and total_budget are then used, and should be the server's."""
+    evaluation_url: str | None = None
+    """The server of the evaluation, with held-out questions; None takes `url`."""
+    connection: ConnectionConfig = ConnectionConfig()
+
+    @property
+    def most_turns(self) -> int:
+        """Most replies of an episode."""
+        return self.episode.problems
 
     @property
     def most_sampled(self) -> int:
         """Most sampled tokens of an episode."""
-        replies = self.episode.problems * self.reply_tokens
+        replies = self.most_turns * self.reply_tokens
         if self.episode.mode == "soft" or self.episode.total_budget is None:
             return replies
         return min(replies, self.episode.total_budget)
+
+
+class OpenEnvDialogue(DialogueSection):
+    """Anybody's OpenEnv environment that shows a text and takes a text."""
+
+    type: Literal["openenv"] = "openenv"
+    url: str
+    """Where it is served, for instance http://127.0.0.1:8000."""
+    evaluation_url: str | None = None
+    """The server of the evaluation; None takes `url`."""
+    observation_field: str
+    """Field of an observation that becomes the user turn."""
+    action_field: str
+    """Field of an action that takes the visible part of a reply."""
+    remaining_field: str | None = None
+    """Field with the tokens that may still be sampled, where there is a shared budget."""
+    reset_options: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    """Sent with every reset beside the seed."""
+    max_turns: PositiveInt = 10
+    """Replies after which an episode that has not ended is left."""
+    connection: ConnectionConfig = ConnectionConfig()
+
+    @property
+    def most_turns(self) -> int:
+        """Most replies of an episode."""
+        return self.max_turns
+
+    @property
+    def most_sampled(self) -> int:
+        """Most sampled tokens of an episode."""
+        return self.most_turns * self.reply_tokens
 
 
 def check_budgets(budgets: tuple[int, ...], place: str) -> None:
@@ -230,7 +293,9 @@ class TurnGrpoConfig(Section):
 
 
 Algorithm = Annotated[BrpoConfig | GrpoConfig | TurnGrpoConfig, Field(discriminator="method")]
-Environment = Annotated[AnytimeConfig | EconomicsDialogue, Field(discriminator="type")]
+Environment = Annotated[
+    AnytimeConfig | EconomicsDialogue | OpenEnvDialogue, Field(discriminator="type")
+]
 
 
 class LossConfig(Section):
@@ -531,7 +596,7 @@ class ArithmeticTraces(Section):
 
 
 class DialogueTraces(Section):
-    """Supervised dialogues: arithmetic problems that share one budget, each with a written trace."""
+    """Supervised dialogues: arithmetic problems that share a budget, each with a written trace."""
 
     source: Literal["dialogue"] = "dialogue"
     terms: tuple[PositiveInt, PositiveInt] = (2, 10)

@@ -43,6 +43,7 @@ LIGHT_MODULES = {
     "rlsys.config_loading",
     "rlsys.doctor",
     "rlsys.errors",
+    "rlsys.orchestration.inputs",
     "rlsys.orchestration.preflight",
     "rlsys.orchestration.reporting",
     "rlsys.types",

@@ -68,6 +68,8 @@ class DialogueEnvironment:
     """Most sampled tokens of a reply."""
     max_length: int
     """Most tokens of the whole trunk."""
+    max_turns: int | None
+    """Most replies, for an environment that may never end; None for one that does."""
     temperature: float
     seed: int
     """Seed of the run; requests derive theirs from it."""
@@ -95,7 +97,7 @@ class DialogueEnvironment:
     async def _play(self, session: TurnSession, place: tuple[int, int, int], seed: int) -> Episode:
         turn = await session.reset(seed)
         trunk = _Trunk(self.renderer.render_first(turn.text, turn.facts))
-        while not turn.done and (room := self._room(turn, len(trunk.ids))) > 0:
+        while not turn.done and (room := self._room(turn, trunk)) > 0:
             completion = await self._sample(trunk, room, place)
             turn = await session.reply(self._reply(completion.token_ids))
             trunk.add_reply(completion, turn)
@@ -106,9 +108,11 @@ class DialogueEnvironment:
                 )
         return trunk.episode()
 
-    def _room(self, turn: Turn, length: int) -> int:
+    def _room(self, turn: Turn, trunk: _Trunk) -> int:
         """Tokens the next reply may have; with none left the episode ends where it is."""
-        room = min(self.reply_tokens, self.max_length - length)
+        if self.max_turns is not None and len(trunk.rewards) == self.max_turns:
+            return 0
+        room = min(self.reply_tokens, self.max_length - len(trunk.ids))
         return room if turn.remaining is None else min(room, turn.remaining)
 
     async def _sample(self, trunk: _Trunk, room: int, place: tuple[int, int, int]) -> Completion:

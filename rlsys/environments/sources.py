@@ -6,7 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from rlsys.config import AnytimeConfig, DialogueSection, EconomicsDialogue, RunConfig
+from rlsys.config import (
+    AnytimeConfig,
+    DialogueSection,
+    EconomicsDialogue,
+    OpenEnvDialogue,
+    RunConfig,
+)
 from rlsys.data.prompts import (
     PromptRenderer,
     ThinkTokens,
@@ -23,6 +29,8 @@ from rlsys.types import Generator, Grader, Group, Problem, Sample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from rlsys.environments.remote import RemoteEnvironment
 
 Role = Literal["training", "evaluation"]
 
@@ -58,7 +66,40 @@ def episode_source(
         case AnytimeConfig() as environment:
             return _AnytimeSource(_anytime(wiring, environment), wiring.renderer)
         case EconomicsDialogue() as environment:
-            return _DialogueSource(_dialogue(wiring, environment, _economics(wiring, environment)))
+            turns = _economics(wiring, environment)
+            return _DialogueSource(_dialogue(wiring, environment, turns, max_turns=None))
+        case OpenEnvDialogue() as environment:
+            turns = remote_environment(environment, wiring.role)
+            return _DialogueSource(
+                _dialogue(wiring, environment, turns, max_turns=environment.max_turns)
+            )
+
+
+def remote_environment(
+    environment: EconomicsDialogue | OpenEnvDialogue, role: Role
+) -> RemoteEnvironment:
+    """The server that plays the episodes of `role`; nothing is sent yet."""
+    from rlsys.environments.dialects import Dialect, EconomicsDialect, TextDialect
+    from rlsys.environments.remote import RemoteEnvironment
+
+    dialect: Dialect
+    match environment:
+        case EconomicsDialogue():
+            budget = environment.episode.total_budget
+            dialect = EconomicsDialect(
+                reset_options={} if budget is None else {"total_budget": budget}
+            )
+        case OpenEnvDialogue():
+            dialect = TextDialect(
+                observation_field=environment.observation_field,
+                action_field=environment.action_field,
+                remaining_field=environment.remaining_field,
+                reset_options=environment.reset_options,
+            )
+    other = environment.evaluation_url if role == "evaluation" else None
+    url = other or environment.url
+    assert url is not None
+    return RemoteEnvironment(url, dialect, **environment.connection.model_dump())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +177,8 @@ def _anytime(wiring: _Wiring, environment: AnytimeConfig) -> AnytimeEnvironment:
 
 
 def _economics(wiring: _Wiring, environment: EconomicsDialogue) -> TurnEnvironment:
+    if environment.url is not None:
+        return remote_environment(environment, wiring.role)
     from rlsys.environments.economics.counting import load_tokenizer as load_counter
     from rlsys.environments.economics.turns import EconomicsTurns
 
@@ -146,7 +189,7 @@ def _economics(wiring: _Wiring, environment: EconomicsDialogue) -> TurnEnvironme
 
 
 def _dialogue(
-    wiring: _Wiring, environment: DialogueSection, turns: TurnEnvironment
+    wiring: _Wiring, environment: DialogueSection, turns: TurnEnvironment, *, max_turns: int | None
 ) -> DialogueEnvironment:
     end = environment.think_end
     return DialogueEnvironment(
@@ -159,6 +202,7 @@ def _dialogue(
         group_size=wiring.group_size,
         reply_tokens=environment.reply_tokens,
         max_length=wiring.max_length,
+        max_turns=max_turns,
         temperature=wiring.temperature,
         seed=wiring.seed,
         attempts=environment.attempts,

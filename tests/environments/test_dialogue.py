@@ -67,7 +67,14 @@ def turns_of(problems: int = 3, total_budget: int = 90, **settings) -> Economics
 
 
 def environment_of(turns, solver=None, **settings) -> DialogueEnvironment:
-    values = {"group_size": 2, "reply_tokens": 32, "max_length": 1024, "attempts": 3, **settings}
+    values = {
+        "group_size": 2,
+        "reply_tokens": 32,
+        "max_length": 1024,
+        "max_turns": None,
+        "attempts": 3,
+        **settings,
+    }
     return DialogueEnvironment(
         turns=turns,
         renderer=PromptRenderer(TOKENIZER, PromptConfig(template=TEMPLATE)),
@@ -160,6 +167,11 @@ def test_the_context_ends_an_episode_that_outgrows_it() -> None:
     group = grow(environment_of(turns_of(), max_length=40))
     assert all(sum(len(s.token_ids) for s in e.segments) <= 40 + 12 for e in group.episodes)
     assert all(len(e.scores) < 3 for e in group.episodes)
+
+
+def test_an_environment_that_may_never_end_is_left_after_so_many_turns() -> None:
+    group = grow(environment_of(turns_of(), max_turns=2))
+    assert [len(episode.scores) for episode in group.episodes] == [2, 2]
 
 
 def test_a_lost_episode_is_begun_anew_and_at_last_missing() -> None:

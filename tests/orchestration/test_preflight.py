@@ -24,10 +24,10 @@ from rlsys.config import (
 )
 from rlsys.data.tiny_model import TINY_ENVIRONMENT, build_tiny
 from rlsys.errors import ConfigError, DataError, ModelError, ResourceError
+from rlsys.orchestration.inputs import check_inputs
 from rlsys.orchestration.preflight import (
     batch_table,
     check_batch,
-    check_inputs,
     check_local_gpus,
     check_model,
     check_resources,

@@ -27,13 +27,13 @@ from rlsys.data.prompts import resolve_model_path
 from rlsys.errors import RlsysError
 from rlsys.orchestration.checkpoints import CheckpointStore
 from rlsys.orchestration.evaluation import evaluate as run_evaluation
+from rlsys.orchestration.inputs import Inputs, check_inputs
 from rlsys.orchestration.launch.learner import RayLearner
 from rlsys.orchestration.launch.runner import ObjectStoreFiles, RayRunner
 from rlsys.orchestration.launch.session import place, ray_session, run
 from rlsys.orchestration.launch.weights import connect
 from rlsys.orchestration.loop import Parts, StopSignal, unless_stopped
 from rlsys.orchestration.loop import train as run_loop
-from rlsys.orchestration.preflight import Inputs, check_inputs
 from rlsys.orchestration.protocols import Reporter
 from rlsys.orchestration.resources import SERVICE_CPUS
 from rlsys.orchestration.weight_sync import WeightSync
