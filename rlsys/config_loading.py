@@ -64,7 +64,7 @@ def load_config(
     _fill_defaults(tree, schema)
     try:
         # JSON mode: strict about types, yet lists become tuples and strings become paths.
-        return schema.model_validate_json(json.dumps(tree, default=str), strict=True)
+        return schema.model_validate_json(json.dumps(tree, default=_plain), strict=True)
     except ValidationError as error:
         paths = [key_path for key_path, _ in words]
         details = error.errors(include_url=False)
@@ -140,16 +140,22 @@ def _assign(tree: Tree, path: ConfigPath, value: Any, schema: type[Section]) -> 
     node[path[-1]] = value
 
 
-def _fill_defaults(tree: Tree, schema: type[Section]) -> None:
-    """Write the schema's defaults where `tree` says nothing, the kind of a section included."""
+def _fill_defaults(tree: Tree, schema: type[Section], whole: Section | None = None) -> None:
+    """Write defaults where `tree` says nothing, the kind of a section included.
+
+    They are those of `whole`, the section that would be there if `tree` said nothing at all, so
+    that setting one key leaves the others; without it those of the schema.
+    """
     for name, field in schema.model_fields.items():
-        if field.is_required():
+        if whole is None and field.is_required():
             continue
-        default = field.get_default(call_default_factory=True, validated_data={})
+        default = (
+            field.get_default(call_default_factory=True, validated_data={})
+            if whole is None
+            else getattr(whole, name)
+        )
         if name not in tree:
-            tree[name] = (
-                default.model_dump(mode="json") if isinstance(default, Section) else default
-            )
+            tree[name] = _plain(default) if isinstance(default, Section) else default
         elif isinstance(tree[name], dict) and isinstance(default, Section):
             kind = ""
             if isinstance(field.discriminator, str):
@@ -158,4 +164,9 @@ def _fill_defaults(tree: Tree, schema: type[Section]) -> None:
                 )
             section = variants(field).get(kind) if isinstance(kind, str) else None
             if section is not None:
-                _fill_defaults(tree[name], section)
+                _fill_defaults(tree[name], section, default if type(default) is section else None)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no word for: sections, alone or in lists, and paths."""
+    return value.model_dump(mode="json") if isinstance(value, Section) else str(value)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rlsys.config import (
     AnytimeConfig,
+    ArithmeticData,
     BatchConfig,
     BrpoConfig,
     DataConfig,
@@ -28,6 +29,7 @@ from rlsys.config import (
     SupervisedFile,
 )
 from rlsys.config_loading import dump_config, load_config
+from rlsys.environments.economics.config import DatasetsCorpus, EconomicsServerConfig
 from rlsys.errors import ConfigError
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
@@ -74,6 +76,17 @@ def test_overrides_are_yaml_and_later_ones_win(tmp_path: Path) -> None:
 def test_a_section_without_its_kind_has_the_default_kind(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, ""), ["algorithm.prior=linear", "data.train.size=10"])
     assert config.algorithm == BrpoConfig(prior="linear")
+
+
+def test_setting_one_key_of_a_section_leaves_its_other_defaults(tmp_path: Path) -> None:
+    evaluation = load_config(write(tmp_path, ""), ["data.evaluation.size=4"]).data.evaluation
+    assert evaluation == ArithmeticData(seed=1_000_003, size=4, held_out=True)
+
+
+def test_defaults_that_are_lists_of_sections(tmp_path: Path) -> None:
+    words = ["environment.corpus.source=datasets", "environment.corpus.prod=true"]
+    corpus = load_config(write(tmp_path, ""), words, EconomicsServerConfig).environment.corpus
+    assert corpus == DatasetsCorpus(prod=True)
 
 
 def test_an_override_that_switches_the_kind_drops_the_other_kinds_keys(tmp_path: Path) -> None:
