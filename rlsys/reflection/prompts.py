@@ -45,7 +45,8 @@ class Layout:
         numbered = self.between_chunks.join(
             self.chunk.format(number=i, text=text) for i, text in enumerate(chunks, 1)
         )
-        return self.question.format(problem=problem, chunks=numbered, count=len(chunks))
+        turn = self.question.format(problem=problem, chunks=numbered, count=len(chunks))
+        return turn.strip()  # as rows of files are
 
     def reply(self, results: Collection[int], num_chunks: int) -> str:
         """What follows the prefill if the chunks `results`, counted from 0, state an answer."""
@@ -91,6 +92,60 @@ COMPACT: Final = Layout(
     result="R",
 )
 """For the tiny model, whose tokens are characters."""
+
+
+RIGHT: Final = "Right Result"
+"""The teacher's label of a part that states the gold answer."""
+TEACHER_LABELS: Final = ("Reasoning", RIGHT, "Wrong Result")
+
+
+def classify_prompt(problem: str, gold: str, chunks: Sequence[str]) -> str:
+    """Ask the teacher for a label of every chunk of a window; `read_classification` reads it."""
+    numbered = "\n\n".join(f"**[{i}].** {text}" for i, text in enumerate(chunks, 1))
+    return f"""\
+Below are a question, its correct answer, and a stretch of a response that thinks aloud about the \
+question. The stretch is cut into {len(chunks)} parts, and each part begins with its number.
+
+Question:
+{problem}
+
+Correct answer:
+{gold}
+
+Stretch of the response:
+{numbered}
+
+Give each of the {len(chunks)} parts one of three labels:
+- Reasoning: the part works towards an answer, or checks one, without stating an answer to the \
+question.
+- Right Result: the part states an answer to the question, and it equals the correct answer.
+- Wrong Result: the part states an answer to the question, and it differs from the correct answer.
+
+Write two lines per part, for all parts from [1] to [{len(chunks)}], in this form:
+[number]. Reason: one short sentence
+Label: Reasoning, Right Result or Wrong Result"""
+
+
+def verify_prompt(problem: str, gold: str, chunk: str) -> str:
+    """Ask the teacher whether one chunk states the gold answer; `read_verification` reads it."""
+    return f"""\
+Below are a question, its correct answer, and one part of a response to the question.
+
+Question:
+{problem}
+
+Correct answer:
+{gold}
+
+Part of the response:
+{chunk}
+
+Has the response, by the end of this part, stated the correct answer to the question? A value on \
+the way there does not count, and neither does a plan to compute it. Think first, in a few \
+sentences. Then write one last line, which is either
+Answer: Yes
+or
+Answer: No"""
 
 
 def layout_named(name: str) -> Layout:

@@ -6,18 +6,17 @@ where its tokens ran out. Only the forced text differs, and none of it was sampl
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from rlsys.data.prompts import PromptRenderer, ThinkTokens
 from rlsys.environments.seeds import derive_seed
 from rlsys.errors import DataError
-from rlsys.reflection.journal import read_journal
+from rlsys.reflection.journal import Journal, read_journal
 from rlsys.types import (
     GenerationRequest,
     Generator,
@@ -30,13 +29,16 @@ from rlsys.types import (
 
 Decode = Callable[[Sequence[int]], str]
 
+SAMPLED_AT_ONCE: Final = 256
+"""Problems between two writes: what a kill can lose."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thought:
     """A sampled thought about a problem."""
 
     id: str
-    """Of the problem and the number of the sample: unique in a file."""
+    """See `thought_id`."""
     problem: Problem
     token_ids: Tokens
     """The policy's tokens, without the one that ends the thought."""
@@ -123,7 +125,7 @@ class Policy:
                 closed = completion.stopped and int(ids[-1]) == self.think.think_end_id
                 thoughts.append(
                     Thought(
-                        id=f"{problem.id}/{sample}",
+                        id=thought_id(problem, sample),
                         problem=problem,
                         # A thought that ends the turn is cut before that: it can be answered from.
                         token_ids=ids[:-1] if completion.stopped else ids,
@@ -174,13 +176,17 @@ class Policy:
         return np.concatenate([closing, end, self.think.header_ids]).astype(np.int32)
 
 
-def local_grade() -> Grader:
-    """Grades in this machine's own grading processes, without Ray."""
-    return _LocalGrader()
+async def sample_thoughts(
+    policy: Policy, problems: Sequence[Problem], samples: int, journal: Journal
+) -> None:
+    """Sample `samples` thoughts about every problem that the journal lacks, and append them."""
+    missing = [p for p in problems if thought_id(p, samples - 1) not in journal]
+    for start in range(0, len(missing), SAMPLED_AT_ONCE):
+        for thought in await policy.think_about(missing[start : start + SAMPLED_AT_ONCE], samples):
+            if thought.id not in journal:
+                journal.append(thought.to_row())
 
 
-class _LocalGrader:
-    async def grade(self, requests: Sequence[GradingRequest]) -> list[Verdict]:
-        from rlsys.data.grading import grade
-
-        return list(await asyncio.gather(*(asyncio.to_thread(grade, r) for r in requests)))
+def thought_id(problem: Problem, sample: int) -> str:
+    """The id of a problem's thought number `sample`, unique in a file."""
+    return f"{problem.id}/{sample}"

@@ -1,0 +1,154 @@
+"""From labelled thoughts to training rows, in the columns that `rlsys sft` reads.
+
+reflection_rows   the reflection model: a numbered response and its labels
+path_rows         supervised fine-tuning: a thought cut where it first knew, and its answer
+pair_rows         preferences: that path against the whole one
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from rlsys.algorithms.reflection import ChunkedThought
+from rlsys.errors import DataError
+from rlsys.reflection.prompts import Layout
+from rlsys.reflection.responses import Answer, Thought
+from rlsys.reflection.teacher import Labels
+from rlsys.types import Tokens, Verdict
+
+Row = dict[str, str]
+"""Columns problem and response, or problem, chosen and rejected."""
+
+
+class LabelledThought(NamedTuple):
+    """A thought, its chunks, and those of them that state the right answer."""
+
+    thought: Thought
+    chunked: ChunkedThought
+    results: tuple[int, ...]
+
+    @property
+    def known_tokens(self) -> int:
+        """Tokens up to the end of the chunk that first states the right answer, or all of them."""
+        last = len(self.chunked.chunks) - 1
+        if not self.results or self.results[0] == last:
+            return len(self.thought.token_ids)
+        return self.chunked.kept_tokens(self.results[0])
+
+
+def labelled_thoughts(
+    thoughts: Iterable[Thought],
+    labels: Iterable[Labels],
+    chunk: Callable[[Thought], ChunkedThought],
+) -> Iterator[LabelledThought]:
+    """Yield the thoughts that have labels.
+
+    Raises:
+        DataError: labels are of another number of chunks, so they mean other places.
+    """
+    known = {label.id: label for label in labels}
+    for thought in thoughts:
+        label = known.get(thought.id)
+        if label is None:
+            continue
+        chunked = chunk(thought)
+        if len(chunked.chunks) != label.chunks:
+            raise DataError(
+                f"thought {thought.id!r} was labelled in {label.chunks} chunks but now has "
+                f"{len(chunked.chunks)}; label again, or restore detector.chunking"
+            )
+        yield LabelledThought(thought, chunked, label.results)
+
+
+def reflection_rows(
+    labelled: Iterable[LabelledThought], layout: Layout, *, unanswered: bool
+) -> Iterator[Row]:
+    """Yield the reflection model's rows; train them with `layout.prompt`.
+
+    Args:
+        labelled: thoughts; those without a chunk are left out.
+        layout: how the reflection model will be asked.
+        unanswered: include thoughts that never state the right answer.
+    """
+    for thought, chunked, results in labelled:
+        if not chunked.chunks or not (results or unanswered):
+            continue
+        yield {
+            "problem": layout.user_turn(thought.problem.text, chunked.texts),
+            "response": layout.reply(results, len(chunked.chunks)),
+        }
+
+
+class AnsweredThought(NamedTuple):
+    """A labelled thought, answered where it first knew and at its own end."""
+
+    labelled: LabelledThought
+    truncated: Answer
+    whole: Answer
+
+
+def path_rows(
+    paths: Iterable[AnsweredThought], decode: Callable[[Tokens], str], *, per_problem: int
+) -> Iterator[Row]:
+    """Yield truncated paths that answer right, at most `per_problem` of one problem.
+
+    `decode` gives the text of a thought's tokens, special tokens shown.
+    """
+    for path in _right(paths, per_problem, cut_only=False):
+        thought = path.labelled.thought
+        yield {
+            "problem": thought.problem.text,
+            "response": _response(path, path.labelled.known_tokens, path.truncated, decode),
+        }
+
+
+def pair_rows(
+    paths: Iterable[AnsweredThought], decode: Callable[[Tokens], str], *, per_problem: int
+) -> Iterator[Row]:
+    """Yield pairs: the truncated path that answers right, preferred to the whole one.
+
+    Thoughts that first know at their very end have nothing to prefer and are left out.
+    """
+    for path in _right(paths, per_problem, cut_only=True):
+        thought = path.labelled.thought
+        length = len(thought.token_ids)
+        yield {
+            "problem": thought.problem.text,
+            "chosen": _response(path, path.labelled.known_tokens, path.truncated, decode),
+            "rejected": _response(path, length, path.whole, decode),
+        }
+
+
+def _right(
+    paths: Iterable[AnsweredThought], per_problem: int, *, cut_only: bool
+) -> Iterator[AnsweredThought]:
+    taken: Counter[str] = Counter()
+    for path in paths:
+        thought = path.labelled.thought
+        if path.truncated.verdict is not Verdict.RIGHT or taken[thought.problem.id] >= per_problem:
+            continue
+        if cut_only and path.labelled.known_tokens == len(thought.token_ids):
+            continue
+        taken[thought.problem.id] += 1
+        yield path
+
+
+def _response(
+    path: AnsweredThought, kept: int, answer: Answer, decode: Callable[[Tokens], str]
+) -> str:
+    return decode(path.labelled.thought.token_ids[:kept]) + answer.text
+
+
+def label_counts(labelled: Iterable[LabelledThought]) -> Mapping[str, int]:
+    """Thoughts, those that state the right answer, chunks, and those that do."""
+    counts: Counter[str] = Counter()
+    for _, chunked, results in labelled:
+        counts.update(
+            thoughts=1,
+            answered=int(bool(results)),
+            chunks=len(chunked.chunks),
+            result_chunks=len(results),
+        )
+    return counts
