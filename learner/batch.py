@@ -18,7 +18,7 @@ from learner.attention import BLOCK
 from learner.plan import OptimizerStep, RankPlan
 from rlsys.algorithms.loss import token_scale
 from rlsys.config import LossConfig
-from rlsys.data.packing import PackedRows, PackedTree, flatten, pack_rows
+from rlsys.data.packing import NO_TREE, PackedRows, PackedTree, flatten, pack_rows
 from rlsys.types import NO_PARENT, Kind, Sample, Segment, Tokens
 
 
@@ -38,6 +38,9 @@ class MicroBatch:
     """Segment weight times the normaliser of the optimizer step; 0 where not trained."""
     num_tokens: int
     """Slots that hold a token of a tree."""
+    trees_RT: torch.Tensor
+    """Number of the token's tree within the micro-batch; negative for padding."""
+    num_trees: int
     old_logprobs_RT: torch.Tensor | None = None
     """Log-probs at the start of the training step, once they are fixed."""
 
@@ -125,6 +128,9 @@ def _to_device(packed: PackedRows, device: torch.device) -> MicroBatch:
     def tensor(array_RT: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array_RT).to(device)
 
+    counts_R = packed.trees.max(axis=1) + 1  # padding has NO_TREE, -1
+    before_R1 = (np.cumsum(counts_R) - counts_R)[:, None]
+    trees_RT = np.where(packed.trees == NO_TREE, NO_TREE, packed.trees + before_R1)
     return MicroBatch(
         token_ids_RT=tensor(packed.token_ids),
         positions_RT=tensor(packed.positions),
@@ -135,4 +141,6 @@ def _to_device(packed: PackedRows, device: torch.device) -> MicroBatch:
         advantages_RT=tensor(packed.advantages),
         weights_RT=tensor(packed.weights),
         num_tokens=packed.num_tokens,
+        trees_RT=tensor(trees_RT),
+        num_trees=int(counts_R.sum()),
     )

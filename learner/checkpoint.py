@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from learner.lora import save_adapter
 from learner.spec import LearnerSpec
+from learner.weights import checkpoint_weights, gathered, is_adapter
 from rlsys.errors import CheckpointError
 
 TOKENIZER_FILES = (
@@ -29,7 +30,10 @@ TOKENIZER_FILES = (
 
 
 def save_checkpoint(engine: Any, folder: Path, tag: str, state: dict[str, Any]) -> None:
-    """Write weights, optimizer, random states and `state` to `folder/tag`."""
+    """Write trained weights, optimizer, random states and `state` to `folder/tag`.
+
+    Frozen weights are left out: they are those of the starting policy.
+    """
     random_states: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(random_states, _random_state())
     engine.save_checkpoint(
@@ -37,6 +41,7 @@ def save_checkpoint(engine: Any, folder: Path, tag: str, state: dict[str, Any]) 
         tag=tag,
         client_state={"rlsys": state, "random_states": random_states},
         save_latest=False,
+        exclude_frozen_parameters=True,
     )
 
 
@@ -44,21 +49,22 @@ def load_checkpoint(engine: Any, folder: Path, tag: str, spec: LearnerSpec) -> d
     """Restore what save_checkpoint wrote and return its `state`.
 
     Raises:
-        CheckpointError: there is none, or it was written with other ranks or another ZeRO stage.
+        CheckpointError: there is none, or it was written with other ranks, another ZeRO stage or
+            other adapters.
     """
     place = folder / tag
     if not place.is_dir():
         raise CheckpointError(f"there is no learner checkpoint at {place}; check the run directory")
     try:
-        _, client_state = engine.load_checkpoint(str(folder), tag=tag)
+        _, client_state = engine.load_checkpoint(str(folder), tag=tag, custom_load_fn=_load_trained)
         random_states = client_state["random_states"]
         if len(random_states) != spec.config.ranks:
             raise ValueError(f"it was written by {len(random_states)} ranks")
     except Exception as error:  # DeepSpeed raises whatever it stumbles over first
         raise CheckpointError(
-            f"the learner checkpoint at {place} does not fit learner.ranks {spec.config.ranks} and "
-            f"learner.zero_stage {spec.config.zero_stage} ({error}); resume with the settings that "
-            "wrote it"
+            f"the learner checkpoint at {place} does not fit learner.ranks {spec.config.ranks}, "
+            f"learner.zero_stage {spec.config.zero_stage} and learner.lora {_words(spec)} "
+            f"({' '.join(str(error).split())}); resume with the settings that wrote it"
         ) from error
     _restore_random_state(random_states[spec.rank])
     state: dict[str, Any] = client_state["rlsys"]
@@ -69,36 +75,49 @@ def export_model(model: Any, folder: Path, spec: LearnerSpec, *, partitioned: bo
     """Write `model` and the tokenizer of the starting policy to `folder`, which appears complete.
 
     One weight at a time is whole on all ranks; rank 0 collects them in host memory and writes. An
-    existing folder is replaced.
+    existing folder is replaced. Adapters are merged, and written alone to `folder/adapter` too.
     """
     weights: dict[str, torch.Tensor] = {}
-    for name, parameter in model.named_parameters():  # a tied head is its embedding, written once
-        with gathered([parameter], partitioned=partitioned):
+    for weight in checkpoint_weights(model):
+        with gathered(weight.parameters, partitioned=partitioned):
             if spec.rank == 0:
-                weights[name] = parameter.detach().to("cpu", copy=True)
+                weights[weight.name] = weight.value().to("cpu", copy=True)
+    adapters: dict[str, torch.Tensor] = {}
+    for name, parameter in model.named_parameters():
+        if is_adapter(name):
+            with gathered([parameter], partitioned=partitioned):
+                if spec.rank == 0:
+                    adapters[name] = parameter.detach().to("cpu", copy=True)
     if spec.rank == 0:
-        _write_model(model, folder, weights, spec.model_path)
+        _write_model(model, folder, weights, adapters, spec.model_path)
     torch.distributed.barrier()
 
 
-def gathered(
-    parameters: list[torch.nn.Parameter], *, partitioned: bool
-) -> AbstractContextManager[Any]:
-    """Return the context in which `parameters` are whole on every rank; all ranks must enter it."""
-    if not partitioned:
-        return nullcontext()
-    import deepspeed
+def _load_trained(src: dict[str, torch.Tensor], dst: torch.nn.Module) -> None:
+    """Load what `save_checkpoint` left in, and nothing less."""
+    missing, unexpected = dst.load_state_dict(src, strict=False)
+    wrong = [*unexpected, *(name for name in missing if dst.get_parameter(name).requires_grad)]
+    if wrong:
+        raise ValueError(f"it was written for other weights than {wrong[0]}")
 
-    context: AbstractContextManager[Any] = deepspeed.zero.GatheredParameters(parameters)
-    return context
+
+def _words(spec: LearnerSpec) -> str:
+    lora = spec.config.lora
+    return "null" if lora is None else str(lora.model_dump(mode="json"))
 
 
 def _write_model(
-    model: Any, folder: Path, weights: dict[str, torch.Tensor], model_path: str
+    model: Any,
+    folder: Path,
+    weights: dict[str, torch.Tensor],
+    adapters: dict[str, torch.Tensor],
+    model_path: str,
 ) -> None:
     temporary = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     model.save_pretrained(temporary, state_dict=weights)
+    if adapters:
+        save_adapter(model, adapters, temporary / "adapter", model_path)
     for pattern in TOKENIZER_FILES:
         for file in _model_folder(model_path).glob(pattern):
             shutil.copy(file, temporary)

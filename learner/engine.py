@@ -49,14 +49,17 @@ def join(spec: LearnerSpec, master_address: str, master_port: int) -> None:
 
 
 def build_engine(policy: torch.nn.Module, spec: LearnerSpec) -> Any:
-    """Return the DeepSpeed engine around `policy`, with torch's AdamW (it resumes bit for bit)."""
+    """Return the DeepSpeed engine around `policy`, with torch's AdamW (it resumes bit for bit).
+
+    Frozen parameters have neither gradient nor optimizer state.
+    """
     import deepspeed
 
     optimizer = spec.config.optimizer
     engine, *_ = deepspeed.initialize(
         model=policy,
         optimizer=torch.optim.AdamW(
-            policy.parameters(),
+            [p for p in policy.parameters() if p.requires_grad],
             lr=optimizer.learning_rate,
             betas=optimizer.betas,
             eps=optimizer.epsilon,

@@ -1,7 +1,8 @@
 """Log-probs and entropies of packed rows; the logits of more than a chunk of tokens never exist.
 
 PolicyModel is what DeepSpeed wraps: the transformers model and the head that turns hidden states
-into log-probs. The model stays as transformers made it: `policy.model` has the checkpoint's names.
+into log-probs. The model stays as transformers made it: `policy.model` has the checkpoint's names,
+but for projections that peft put an adapter beside (learner.weights translates).
 
 Letters of shapes: R rows, T tokens of a row, N wanted tokens, C tokens of a chunk, H hidden size,
 V vocabulary.
@@ -14,6 +15,8 @@ from typing import Any
 import torch
 
 from learner.attention import attention_implementation, tree_mask
+from learner.lora import add_adapters
+from rlsys.config import LoraConfig
 from rlsys.errors import ModelError
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
@@ -27,6 +30,7 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
         super().__init__()
         self.model = model
         self.head = LogprobHead(model.get_output_embeddings().weight)
+        self.register_state_dict_post_hook(_leave_out_frozen)
 
     def forward(
         self,
@@ -77,6 +81,16 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
         return spread(logprobs_N), spread(entropy_N) if entropy else None
 
 
+def _leave_out_frozen(module: Any, state: dict[str, Any], prefix: str, _local: Any) -> None:
+    """Drop frozen weights from a state dict under all their names; DeepSpeed knows only the first.
+
+    They are those of the starting policy, and a checkpoint need not hold them.
+    """
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if not parameter.requires_grad:
+            state.pop(prefix + name, None)
+
+
 class LogprobHead(torch.nn.Module):  # type: ignore[misc]
     """The output embedding and a softmax, from hidden states to log-probs.
 
@@ -108,7 +122,8 @@ class LogprobHead(torch.nn.Module):  # type: ignore[misc]
 class _ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
     """log_softmax(hidden @ weight.T / temperature) at the targets, and its entropy.
 
-    The backward pass computes the logits again, chunk by chunk. With p the probabilities and H the
+    The backward pass computes the logits again, chunk by chunk; a frozen weight gets no gradient.
+    With p the probabilities and H the
     entropy, d logprob / d logits = onehot - p and d H / d logits = -p (log p + H).
     """
 
@@ -140,8 +155,10 @@ class _ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
         if grad_logprobs_N is None:
             grad_logprobs_N = torch.zeros_like(entropy_N)
         grad_hidden_NH = torch.empty_like(hidden_NH)
-        # Summed in float32: bfloat16 would lose the later chunks of a long batch.
-        grad_weight_VH = torch.zeros_like(weight_VH, dtype=torch.float32)
+        grad_weight_VH = None
+        if ctx.needs_input_grad[1]:
+            # Summed in float32: bfloat16 would lose the later chunks of a long batch.
+            grad_weight_VH = torch.zeros_like(weight_VH, dtype=torch.float32)
         for part in _parts(len(targets_N), ctx.chunk):
             logp_CV = _log_softmax(hidden_NH[part], weight_VH, ctx.temperature)
             grad_C1 = grad_logprobs_N[part, None]
@@ -154,8 +171,11 @@ class _ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
             grad_CV.scatter_add_(1, targets_N[part, None], grad_C1)
             grad_CV = grad_CV.div_(ctx.temperature).to(weight_VH.dtype)
             grad_hidden_NH[part] = grad_CV @ weight_VH
-            grad_weight_VH += _matmul_float32(grad_CV.T, hidden_NH[part])
-        return grad_hidden_NH, grad_weight_VH.to(weight_VH.dtype), None, None, None, None
+            if grad_weight_VH is not None:
+                grad_weight_VH += _matmul_float32(grad_CV.T, hidden_NH[part])
+        if grad_weight_VH is not None:
+            grad_weight_VH = grad_weight_VH.to(weight_VH.dtype)
+        return grad_hidden_NH, grad_weight_VH, None, None, None, None
 
 
 def _parts(length: int, chunk: int) -> list[slice]:
@@ -178,9 +198,16 @@ def _matmul_float32(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def load_policy(
-    path: str, *, dtype: torch.dtype, device: torch.device, gradient_checkpointing: bool
+    path: str,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    gradient_checkpointing: bool,
+    lora: LoraConfig | None = None,
 ) -> PolicyModel:
     """Load a checkpoint folder (or hub name) for training; code shipped with it is never run.
+
+    With `lora` its weights are frozen and adapters are trained in their place.
 
     Raises:
         ModelError: the model's type is not one whose attention the tree mask covers.
@@ -200,6 +227,8 @@ def load_policy(
         attention_dropout=0.0,  # the ratio to the sampling policy must be 1 before the first step
         trust_remote_code=False,
     ).to(device)
+    if lora is not None:
+        add_adapters(model, lora)
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return PolicyModel(model.train())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from rlsys.config import LearnerConfig, LossConfig
+from rlsys.config import LearnerConfig, LossConfig, RpoConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +21,12 @@ class LearnerSpec:
     """With aggregation `constant`, `constant` is set: the largest possible episode in tokens."""
     temperature: float
     """Sampling temperature of the engines; the learner's logits are divided by it too."""
-    objective: Literal["policy", "nll"]
+    objective: Literal["policy", "nll", "rpo"]
+    """Reinforcement learning, supervised rows, or pairs of responses."""
     total_steps: int
     """Optimizer steps of the whole run, for the learning-rate schedule."""
+    rpo: RpoConfig = field(default_factory=RpoConfig)
+    """For the objective `rpo`."""
     optimizer_steps: int = 1
     """Optimizer steps per training step."""
     rank: int = 0
@@ -31,6 +34,12 @@ class LearnerSpec:
     def __post_init__(self) -> None:
         if self.loss.aggregation == "constant" and self.loss.constant is None:
             raise ValueError("aggregation 'constant' needs loss.constant, the tokens to divide by")
+
+    @property
+    def needs_reference(self) -> bool:
+        """True if the loss compares the policy with the one at the start of the run."""
+        with_kl = self.objective == "policy" and self.loss.kl_coefficient > 0
+        return with_kl or self.objective == "rpo"
 
     @property
     def device_type(self) -> Literal["cpu", "cuda"]:

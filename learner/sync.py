@@ -2,21 +2,20 @@
 
 With ZeRO-3 a parameter exists whole only inside a gather that all ranks enter, so buckets are sized
 from the full shapes, gathered in the same order everywhere, and copied out inside the gather. Only
-rank 0 sends.
+rank 0 sends. Adapters are merged tensor by tensor (learner.weights): engines know nothing of them.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from learner.checkpoint import gathered
+from learner.weights import Weight, checkpoint_weights, gathered
 
 TensorSpec = tuple[str, str, tuple[int, ...]]
 """Checkpoint name, torch dtype name, shape."""
@@ -40,12 +39,12 @@ class SyncSpec:
 
 
 class WeightSender:
-    """Sends the parameters of a (possibly ZeRO-3 partitioned) module bucket by bucket."""
+    """Sends the checkpoint of a (possibly ZeRO-3 partitioned) module bucket by bucket."""
 
     def __init__(
         self, module: torch.nn.Module, spec: SyncSpec, *, dtype: str, rank: int, partitioned: bool
     ) -> None:
-        """`module` has checkpoint names; `dtype` is what the engines hold."""
+        """`module` is a transformers model; `dtype` is what the engines hold."""
         self._spec = spec
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._dtype_name = dtype
@@ -58,7 +57,7 @@ class WeightSender:
     def plan(self) -> list[list[TensorSpec]]:
         """Name, dtype and shape of every tensor, bucket by bucket."""
         return [
-            [(name, self._dtype_name, _full_shape(p)) for name, p in bucket]
+            [(weight.name, self._dtype_name, weight.shape) for weight in bucket]
             for bucket in self._buckets
         ]
 
@@ -81,7 +80,8 @@ class WeightSender:
             What the receiver needs: a file name (shm, rank 0), a handle of a flat CUDA buffer (ipc,
             every rank for the engine on its card), nothing (nccl).
         """
-        with self._gathered(index):
+        parameters = [p for weight in self._buckets[index] for p in weight.parameters]
+        with gathered(parameters, partitioned=self._partitioned):
             if self._spec.transport == "ipc":
                 return self._export_ipc(index)
             if self._rank:
@@ -96,7 +96,7 @@ class WeightSender:
     def _export_file(self, index: int) -> str:
         from safetensors.torch import save_file
 
-        tensors = {name: self._copy(p) for name, p in self._buckets[index]}
+        tensors = {weight.name: self._copy(weight) for weight in self._buckets[index]}
         path = Path(self._spec.folder) / f"bucket-{index}.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
@@ -112,34 +112,23 @@ class WeightSender:
         self._exported[index] = flat  # alive until the same bucket of the next sync replaces it
         return pickle.dumps(reduce_tensor(flat))
 
-    def _gathered(self, index: int) -> AbstractContextManager[Any]:
-        parameters = [p for _, p in self._buckets[index]]
-        return gathered(parameters, partitioned=self._partitioned)
-
-    def _copy(self, parameter: torch.nn.Parameter) -> torch.Tensor:
-        return parameter.detach().to("cpu", self._dtype, copy=True).contiguous()
+    def _copy(self, weight: Weight) -> torch.Tensor:
+        return weight.value().to("cpu", self._dtype, copy=True).contiguous()
 
     def _flatten(self, index: int) -> torch.Tensor:
-        parts = [p.detach().to(self._dtype).reshape(-1) for _, p in self._buckets[index]]
+        parts = [weight.value().to(self._dtype).reshape(-1) for weight in self._buckets[index]]
         return torch.cat(parts)
 
 
-def _full_shape(parameter: torch.nn.Parameter) -> tuple[int, ...]:
-    """Shape of the whole parameter; ZeRO-3 keeps it in ds_shape and leaves numel() at 0."""
-    return tuple(getattr(parameter, "ds_shape", parameter.shape))
-
-
-def _plan(
-    module: torch.nn.Module, dtype: torch.dtype, bucket_bytes: int
-) -> list[list[tuple[str, torch.nn.Parameter]]]:
-    """Fill buckets in parameter order; a parameter larger than a bucket gets one of its own."""
-    buckets: list[list[tuple[str, torch.nn.Parameter]]] = []
+def _plan(module: torch.nn.Module, dtype: torch.dtype, bucket_bytes: int) -> list[list[Weight]]:
+    """Fill buckets in checkpoint order; a tensor larger than a bucket gets one of its own."""
+    buckets: list[list[Weight]] = []
     room = 0
-    for name, parameter in module.named_parameters():  # a tied head is its embedding, sent once
-        size = torch.Size(_full_shape(parameter)).numel() * dtype.itemsize
+    for weight in checkpoint_weights(module):
+        size = torch.Size(weight.shape).numel() * dtype.itemsize
         if not buckets or size > room:
             buckets.append([])
             room = bucket_bytes
-        buckets[-1].append((name, parameter))
+        buckets[-1].append(weight)
         room -= size
     return buckets

@@ -21,11 +21,13 @@ from learner.checkpoint import export_model, load_checkpoint, save_checkpoint
 from learner.engine import build_engine, join, update
 from learner.logprobs import PolicyModel, load_policy
 from learner.metrics import Sums, step_metrics
+from learner.objective import Objective
 from learner.plan import RankPlan
 from learner.schedule import learning_rate
 from learner.spec import LearnerSpec
 from learner.sync import SyncSpec, TensorSpec, WeightSender
-from rlsys.algorithms.loss import LossInputs, merge_metrics, nll_loss, policy_loss
+from rlsys.algorithms.loss import merge_metrics
+from rlsys.config import LoraConfig
 from rlsys.errors import TrainingError
 from rlsys.types import Floats, Sample, Tokens
 
@@ -43,8 +45,8 @@ class LearnerWorker:
         self._skipped_in_row = 0
         self._seconds: dict[str, float] = {}
         self._engine: Any = None
+        self._objective: Objective
         self._sender: WeightSender
-        self._reference: PolicyModel | None = None
 
     def address(self) -> tuple[str, int]:
         """Return an address of this node and a free port on it, for the ranks to meet at."""
@@ -55,15 +57,22 @@ class LearnerWorker:
             return ray.util.get_node_ip_address(), free.getsockname()[1]
 
     def setup(self, master_address: str, master_port: int) -> None:
-        """Join the group and load the policy, and the frozen reference if the loss needs one."""
+        """Join the group and load the policy, and the frozen reference if the loss needs one.
+
+        With adapters it needs none: the policy without them is the reference.
+        """
         spec = self._spec
         join(spec, master_address, master_port)
         torch.manual_seed(spec.seed)
         np.random.seed(spec.seed)
-        self._engine = build_engine(self._load(spec.config.gradient_checkpointing), spec)
-        if spec.loss.kl_coefficient > 0 and spec.objective == "policy":
+        lora = spec.config.lora
+        policy = self._load(gradient_checkpointing=spec.config.gradient_checkpointing, lora=lora)
+        self._engine = build_engine(policy, spec)
+        reference = None
+        if spec.needs_reference and lora is None:
             # A whole copy on every rank, with ZeRO-3 too: it has neither gradients nor optimizer.
-            self._reference = self._load(False).requires_grad_(False)
+            reference = self._load(gradient_checkpointing=False, lora=None).requires_grad_(False)
+        self._objective = Objective(self._engine, reference, spec)
 
     @property
     def engine(self) -> Any:
@@ -72,7 +81,7 @@ class LearnerWorker:
 
     @property
     def module(self) -> Any:
-        """The transformers model, whose parameters have the checkpoint's names."""
+        """The transformers model; learner.weights gives its parameters the checkpoint's names."""
         return self._engine.module.model
 
     @property
@@ -108,13 +117,13 @@ class LearnerWorker:
                 micro_batch_rows=self._spec.config.micro_batch_rows,
                 device=self._device,
             )
+        micros = [micro for batch in batches for micro in batch]
         if len(batches) > 1 and self._spec.objective == "policy":
             with self._timed("old_logprobs"):
-                self._fix_old_logprobs(batches)
+                self._objective.fix_old_logprobs(micros)
         results = [self._optimizer_step(batch) for batch in batches]
         applied = [result for result in results if result is not None]
         self._seconds["step"] = time.perf_counter() - started
-        micros = [micro for batch in batches for micro in batch]
         metrics = step_metrics(
             [sums for sums, _ in applied],
             packed=sum(micro.num_tokens for micro in micros),
@@ -156,7 +165,7 @@ class LearnerWorker:
         for number, micro in enumerate(batch, start=1):
             last = number == len(batch)
             self._engine.set_gradient_accumulation_boundary(last)
-            loss, metrics = self._loss(micro)
+            loss, metrics = self._objective.loss(micro)
             metrics["loss"] = loss.detach().double()
             sums = merge_metrics(sums, metrics) if sums else metrics
             broken |= ~torch.isfinite(loss.detach())
@@ -169,54 +178,6 @@ class LearnerWorker:
             self._engine.backward(loss * self._spec.config.ranks)
         return sums
 
-    def _loss(self, micro: MicroBatch) -> tuple[torch.Tensor, Sums]:
-        if self._spec.objective == "nll":
-            logprobs_RT, _ = self._forward(self._engine, micro, self._spec.temperature)
-            return nll_loss(logprobs_RT.flatten(), micro.weights_RT.flatten())
-        temperature = self._spec.temperature
-        logprobs_RT, entropy_RT = self._forward(self._engine, micro, temperature, entropy=True)
-        assert entropy_RT is not None
-        old_RT = micro.old_logprobs_RT
-        inputs = LossInputs(
-            logprobs_T=logprobs_RT.flatten(),
-            old_logprobs_T=(logprobs_RT.detach() if old_RT is None else old_RT).flatten(),
-            sampled_logprobs_T=micro.sampled_logprobs_RT.flatten(),
-            advantages_T=micro.advantages_RT.flatten(),
-            weights_T=micro.weights_RT.flatten(),
-            reference_logprobs_T=self._reference_logprobs(micro),
-            entropy_T=entropy_RT.flatten(),
-        )
-        return policy_loss(inputs, self._spec.loss)
-
-    @torch.no_grad()  # type: ignore[untyped-decorator]
-    def _reference_logprobs(self, micro: MicroBatch) -> torch.Tensor | None:
-        if self._reference is None:
-            return None
-        return self._forward(self._reference, micro, self._spec.temperature)[0].flatten()
-
-    @torch.no_grad()  # type: ignore[untyped-decorator]
-    def _fix_old_logprobs(self, batches: list[list[MicroBatch]]) -> None:
-        """Keep the log-probs of the whole batch before its first optimizer step."""
-        for micro in (micro for batch in batches for micro in batch):
-            micro.old_logprobs_RT, _ = self._forward(self._engine, micro, self._spec.temperature)
-
-    def _forward(
-        self, policy: Any, micro: MicroBatch, temperature: float, *, entropy: bool = False
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        # Never switched to eval mode: nothing here is random (no dropout), and a switch would make
-        # FlexAttention compile again and ZeRO-3 forget the order in which it gathers.
-        result: tuple[torch.Tensor, torch.Tensor | None] = policy(
-            micro.token_ids_RT,
-            micro.positions_RT,
-            micro.parents_RT,
-            micro.exits_RT,
-            micro.select_RT,
-            temperature=temperature,
-            chunk=self._spec.config.logits_chunk,
-            entropy=entropy,
-        )
-        return result
-
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def sequence_logprobs(self, sequences: Sequence[Tokens]) -> list[Floats]:
         """Return, per sequence, the log-probs of its tokens but the first, at temperature 1."""
@@ -228,7 +189,7 @@ class LearnerWorker:
         )
         rows: list[Floats] = []
         for batch in batches:
-            logprobs_RT, _ = self._forward(self._engine, batch, 1.0)
+            logprobs_RT, _ = self._objective.forward(batch, temperature=1.0)
             rows.extend(logprobs_RT.cpu().numpy())
         return [row[1 : len(ids)] for row, ids in zip(rows, sequences, strict=True)]
 
@@ -269,15 +230,17 @@ class LearnerWorker:
 
     def close(self) -> None:
         """Leave the process group; the rank is of no use afterwards."""
-        self._engine = self._reference = None
+        del self._objective
+        self._engine = None
         torch.distributed.destroy_process_group()
 
-    def _load(self, gradient_checkpointing: bool) -> PolicyModel:
+    def _load(self, *, gradient_checkpointing: bool, lora: LoraConfig | None) -> PolicyModel:
         return load_policy(
             self._spec.model_path,
             dtype=getattr(torch, self._spec.dtype),
             device=self._device,
             gradient_checkpointing=gradient_checkpointing,
+            lora=lora,
         )
 
     @contextmanager

@@ -73,17 +73,17 @@ class PairInputs:
     advantages_T: Tensor
     """Positive on tokens of the chosen response, negative on those of the rejected one."""
     weights_T: Tensor
-    """1 / pairs of the whole mini-batch; 0 on tokens that are not trained."""
+    """`token_scale`; 0 on tokens that are not trained. A pair weighs what its tokens weigh
+    together: with `sequence_mean` that is 1 / pairs of the whole mini-batch."""
     pairs_T: Tensor
     """Number of the token's pair within the micro-batch, as int64 or int32."""
     num_pairs: int
 
 
 def pair_loss(inputs: PairInputs, *, beta: float, alpha: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the mean of `rpo_loss` over the pairs of a mini-batch, and metric sums.
+    """Return the weighted sum of `rpo_loss` over pairs, a scalar, and its metric sums.
 
-    A scalar that adds up over micro-batches, accumulation steps and ranks, and the sums
-    rlsys.algorithms.loss describes: `pairs` makes summarise divide by pairs.
+    Both add up over micro-batches, accumulation steps and ranks, see rlsys.algorithms.loss.
     """
     trained_N = inputs.weights_T.nonzero().squeeze(-1)
     pairs_N, chosen_N = inputs.pairs_T[trained_N].long(), inputs.advantages_T[trained_N] > 0
@@ -94,19 +94,18 @@ def pair_loss(inputs: PairInputs, *, beta: float, alpha: float) -> tuple[Tensor,
         return zeros_P.index_add(0, pairs_N[where_N], values_N[where_N].double())
 
     logprobs_N, weights_N = inputs.logprobs_T[trained_N], inputs.weights_T[trained_N]
-    reference_N, ones_N = inputs.reference_logprobs_T[trained_N], torch.ones_like(weights_N)
-    chosen_tokens_P = total(ones_N, chosen_N)
+    reference_N = inputs.reference_logprobs_T[trained_N]
     terms = rpo_loss(
         total(logprobs_N, chosen_N),
         total(logprobs_N, ~chosen_N),
         total(reference_N, chosen_N),
         total(reference_N, ~chosen_N),
-        chosen_tokens_P,
+        total(torch.ones_like(weights_N), chosen_N),
         beta=beta,
         alpha=alpha,
     )
-    scale_P = total(weights_N, chosen_N) / chosen_tokens_P
-    return (scale_P * terms.loss_P).sum(), {
+    weights_P = total(weights_N, chosen_N) + total(weights_N, ~chosen_N)
+    return (weights_P * terms.loss_P).sum(), {
         "tokens": torch.tensor(len(trained_N), dtype=torch.float64, device=trained_N.device),
         "pairs": torch.tensor(inputs.num_pairs, dtype=torch.float64, device=trained_N.device),
         "preference_sum": terms.preference_P.detach().sum(),

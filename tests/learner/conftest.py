@@ -43,6 +43,43 @@ def groups() -> list[tuple[Sample, ...]]:
     return [tuple(tree(rng) for _ in range(3)) for _ in range(4)]
 
 
+@pytest.fixture(scope="session")
+def pairs() -> list[tuple[Sample, ...]]:
+    """Ten preferences; some chosen responses have a forced close between thought and answer."""
+    rng = np.random.default_rng(1)
+    return [tuple(preference(rng, closed=bool(number % 2)) for number in range(10))]
+
+
+def preference(rng: np.random.Generator, *, closed: bool) -> Sample:
+    """A prompt, a chosen and a rejected response of different lengths."""
+
+    def segment(parent: int, cut: int, kind: Kind, length: int) -> Segment:
+        return Segment(
+            parent=parent,
+            cut=cut,
+            kind=kind,
+            token_ids=rng.integers(0, VOCABULARY, length).astype(np.int32),
+            logprobs=np.zeros(length, np.float32) if kind.sampled else None,
+            versions=(0, 0) if kind.sampled else None,
+        )
+
+    chosen, rejected = (int(length) for length in rng.integers(3, 12, 2))
+    segments = [
+        segment(NO_PARENT, 0, Kind.PROMPT, 4),
+        segment(0, 4, Kind.THOUGHT, chosen),
+        segment(0, 4, Kind.ANSWER, rejected),
+    ]
+    if closed:
+        segments += [segment(1, chosen, Kind.FORCED, 2), segment(3, 2, Kind.ANSWER, 3)]
+    return Sample(
+        segments=tuple(segments),
+        advantages=tuple(
+            np.full(len(s.token_ids), -1 if i == 2 else 1, np.float32) if s.kind.sampled else None
+            for i, s in enumerate(segments)
+        ),
+    )
+
+
 def tree(rng: np.random.Generator) -> Sample:
     """A prompt, a thought, a forced close at its end and in its middle, an answer after each."""
     thought = int(rng.integers(4, 12))

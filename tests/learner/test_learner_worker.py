@@ -3,69 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import one_rank
 import pytest
 import torch
+from one_rank import Groups, train
 
-from learner.plan import make_plan
-from learner.spec import LearnerSpec
 from learner.sync import SyncSpec
 from learner.worker import LearnerWorker
-from rlsys.config import LearnerConfig, LossConfig, OptimizerConfig
+from rlsys.config import LossConfig
 from rlsys.errors import CheckpointError, TrainingError
-from rlsys.types import Sample
 
 pytestmark = pytest.mark.slow
-
-Groups = Sequence[tuple[Sample, ...]]
-
-LOSS = LossConfig(constant=16)
 
 
 @pytest.fixture(scope="module")
 def start(model_path: str) -> Callable[..., LearnerWorker]:
-    """Start workers one after the other in this process; keywords go to the configuration."""
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
+    """Start workers one after the other in this process."""
 
-    def start_worker(
-        *,
-        dtype: str = "float32",
-        objective: str = "policy",
-        loss: LossConfig = LOSS,
-        rate: float = 3e-3,
-        path: str = model_path,
-        **config: Any,
-    ) -> LearnerWorker:
-        optimizer = OptimizerConfig(learning_rate=rate, max_grad_norm=0.5)
-        spec = LearnerSpec(
-            model_path=path,
-            dtype=dtype,
-            seed=0,
-            config=LearnerConfig(optimizer=optimizer, **{"row_tokens": 64, **config}),
-            loss=loss,
-            temperature=0.8,
-            objective=objective,
-            total_steps=10,
-        )
-        worker = LearnerWorker(spec)
-        worker.setup("127.0.0.1", port)
-        return worker
+    def start_worker(*, path: str = model_path, **settings: Any) -> LearnerWorker:
+        return one_rank.start(path, **settings)
 
     return start_worker
-
-
-def train(worker: LearnerWorker, groups: Groups, optimizer_steps: int = 1) -> dict[str, float]:
-    """One training step of a single rank."""
-    sizes = [[(s.num_tokens, s.num_trained) for s in group] for group in groups]
-    (plan,) = make_plan(sizes, row_tokens=64, ranks=1, optimizer_steps=optimizer_steps)
-    return worker.step(plan, *(groups[g] for g in plan.groups))
 
 
 def weights(worker: LearnerWorker) -> torch.Tensor:

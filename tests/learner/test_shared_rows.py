@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-
 import numpy as np
 import pytest
 import torch
+from one_rank import start, train
 
-from learner.plan import make_plan
-from learner.spec import LearnerSpec
-from learner.worker import LearnerWorker
-from rlsys.config import LearnerConfig, LossConfig, OptimizerConfig
+from rlsys.config import LossConfig
 from rlsys.types import NO_PARENT, Kind, Sample, Segment
 
 pytestmark = pytest.mark.slow
@@ -89,24 +85,6 @@ def pair(rng: np.random.Generator, *, replaced: bool) -> tuple[Sample, tuple[Sam
     return tree, (original, revision)
 
 
-def start(model_path: str, port: int) -> LearnerWorker:
-    loss = LossConfig(aggregation="token_mean", kl_coefficient=0.5, entropy_coefficient=0.05)
-    optimizer = OptimizerConfig(learning_rate=3e-3, max_grad_norm=100.0)
-    spec = LearnerSpec(
-        model_path=model_path,
-        dtype="float32",
-        seed=0,
-        config=LearnerConfig(optimizer=optimizer, row_tokens=64, zero_stage=0),
-        loss=loss,
-        temperature=0.8,
-        objective="policy",
-        total_steps=10,
-    )
-    worker = LearnerWorker(spec)
-    worker.setup("127.0.0.1", port)
-    return worker
-
-
 def test_one_tree_equals_two_rows_in_loss_and_gradient(model_path: str) -> None:
     """Token mean, with a KL term that is not zero from the second step on, and entropy."""
     rng = np.random.default_rng(0)
@@ -116,17 +94,13 @@ def test_one_tree_equals_two_rows_in_loss_and_gradient(model_path: str) -> None:
     assert sum(s.num_trained for s in trees[0]) == sum(s.num_trained for s in rows[0])
     assert sum(s.num_tokens for s in trees[0]) < sum(s.num_tokens for s in rows[0])
 
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = free.getsockname()[1]
+    loss = LossConfig(aggregation="token_mean", kl_coefficient=0.5, entropy_coefficient=0.05)
     seen = []
     for groups in (trees, rows):
-        worker, steps = start(model_path, port), []
-        sizes = [[(s.num_tokens, s.num_trained) for s in group] for group in groups]
-        (plan,) = make_plan(sizes, row_tokens=64, ranks=1, optimizer_steps=1)
+        worker, steps = start(model_path, zero_stage=0, loss=loss, max_grad_norm=100.0), []
         state = worker.engine.optimizer.state
         for _ in range(3):
-            metrics = worker.step(plan, *groups)
+            metrics = train(worker, groups)
             moments = [state[p]["exp_avg"].flatten() for p in worker.module.parameters()]
             steps.append((metrics["loss"], metrics["grad_norm"], torch.cat(moments)))
         assert metrics["reference_kl_mean"] > 1e-4

@@ -15,8 +15,6 @@ from rlsys.orchestration.launch.learner import RayLearner
 from rlsys.orchestration.launch.session import place, ray_session, run
 from rlsys.orchestration.protocols import Reporter
 
-TOKEN_MEAN = LossConfig(aggregation="token_mean")
-
 
 def sft(config: SftConfig, reporter: Reporter) -> None:
     """Train config.model on supervised rows and write it to run_dir/export."""
@@ -32,8 +30,7 @@ async def _sft(config: SftConfig, rows: SupervisedRows, reporter: Reporter) -> N
         dtype=config.model.dtype,
         seed=config.seed,
         config=config.learner,
-        # With a constant of 1 every token weighs 1 / rows: the weight of a pair, long or short.
-        loss=LossConfig(aggregation="constant", constant=1) if pairs else TOKEN_MEAN,
+        loss=LossConfig(aggregation="sequence_mean" if pairs else "token_mean"),
         temperature=1.0,
         objective="rpo" if pairs else "nll",
         rpo=config.rpo,
