@@ -4,9 +4,12 @@
     python benchmarks/anytime_table.py --out runs/anytime --devices 0,1,2,3 --per-device 3 \\
         learner.gpus_per_rank=0.3 generation.gpus_per_engine=0.3
 
+    python benchmarks/anytime_table.py --out runs/anytime --report          only from what is there
+
 Every run is `rlsys train` with the same seeds, problems and steps; only the method differs. Runs
-that are finished are not run again. Prints a Markdown table: means over seeds, and a 95 % t
-interval of the gain in anytime accuracy (the mean over budgets) on held-out problems.
+that are finished are not run again. Prints two Markdown tables of held-out problems: accuracy per
+budget at the last step that all runs have evaluated, and the gain in anytime accuracy (the mean
+over budgets) at every evaluated step. Means over seeds; the intervals are 95 % t intervals.
 """
 
 from __future__ import annotations
@@ -33,19 +36,24 @@ METHODS = {
 }
 
 
+Curves = dict[str, list[dict[int, Evaluation]]]
+"""Method to one mapping per seed, from step to evaluation."""
+
+
 def main() -> None:
-    """Run what is missing, then print and write the table."""
+    """Run what is missing, then print and write the tables."""
     arguments = parse()
     jobs = [(m, s) for m in METHODS for s in arguments.seeds]
     devices: Queue[str | None] = Queue()
     for device in (arguments.devices or [None]) * arguments.per_device:
         devices.put(device)
-    with ThreadPoolExecutor(devices.qsize()) as pool:
-        list(pool.map(lambda job: run(*job, arguments, devices), jobs))
-    found = {m: [curves(folder(arguments.out, m, s)) for s in arguments.seeds] for m in METHODS}
-    table = markdown(found)
-    print(table)
-    (arguments.out / "table.md").write_text(table)
+    if not arguments.report:
+        with ThreadPoolExecutor(devices.qsize()) as pool:
+            list(pool.map(lambda job: run(*job, arguments, devices), jobs))
+    found = {m: [curve(folder(arguments.out, m, s)) for s in arguments.seeds] for m in METHODS}
+    tables = f"{accuracies(found)}\n{gains(found)}"
+    print(tables)
+    (arguments.out / "table.md").write_text(tables)
     (arguments.out / "table.json").write_text(json.dumps(numbers(found), indent=2))
 
 
@@ -56,6 +64,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=lambda t: [int(s) for s in t.split(",")], default=[0, 1, 2])
     parser.add_argument("--devices", type=lambda t: t.split(","), help="CUDA devices to use")
     parser.add_argument("--per-device", type=int, default=1, help="runs at once on each device")
+    parser.add_argument("--report", action="store_true", help="run nothing")
     parser.add_argument("overrides", nargs="*", help="key.path=value for every run")
     return parser.parse_intermixed_args()
 
@@ -88,10 +97,9 @@ def run(method: str, seed: int, arguments: argparse.Namespace, devices: Queue[st
         devices.put(device)
 
 
-def curves(run_dir: Path) -> tuple[Evaluation, Evaluation]:
-    """First and last evaluation of a run."""
-    evaluations = read_evaluations(run_dir / METRICS)
-    return evaluations[0], evaluations[-1]
+def curve(run_dir: Path) -> dict[int, Evaluation]:
+    """Step to evaluation of one run."""
+    return {evaluation.step: evaluation for evaluation in read_evaluations(run_dir / METRICS)}
 
 
 def anytime(evaluation: Evaluation) -> float:
@@ -99,44 +107,63 @@ def anytime(evaluation: Evaluation) -> float:
     return float(np.mean(list(evaluation.accuracy.values())))
 
 
-def interval(values: list[float]) -> float:
-    """Half width of the 95 % t interval of the mean."""
-    return float(stats.sem(values) * stats.t.ppf(0.975, len(values) - 1))
+def mean_and_interval(values: list[float]) -> str:
+    """Mean and half width of its 95 % t interval."""
+    half = stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)
+    return f"{np.mean(values):+.3f} ± {half:.3f}"
 
 
-def numbers(found: dict[str, list[tuple[Evaluation, Evaluation]]]) -> dict[str, object]:
-    """Everything the table shows, per run."""
+def numbers(found: Curves) -> dict[str, object]:
+    """Everything the tables show, per method, seed and step."""
     return {
         method: [
-            {"before": before.accuracy, "after": after.accuracy, "length": after.thought_length}
-            for before, after in pairs
+            {
+                step: {"accuracy": e.accuracy, "thought_length": e.thought_length}
+                for step, e in evaluations.items()
+            }
+            for evaluations in seeds
         ]
-        for method, pairs in found.items()
+        for method, seeds in found.items()
     }
 
 
-def markdown(found: dict[str, list[tuple[Evaluation, Evaluation]]]) -> str:
-    """One row per method, the warm start first."""
-    starts = [before for pairs in found.values() for before, _ in pairs]
-    budgets = list(starts[0].accuracy)
+def accuracies(found: Curves) -> str:
+    """One row per method at the last common step, the warm start first."""
+    every = [evaluations for seeds in found.values() for evaluations in seeds]
+    last = max(set.intersection(*(set(evaluations) for evaluations in every)))
+    budgets = list(every[0][0].accuracy)
     lines = [
-        f"| | {' | '.join(map(str, budgets))} | anytime | gain over warm start | thought length |",
-        f"|---|{'---|' * (len(budgets) + 3)}",
-        row("warm start", starts, budgets, ""),
+        f"| after {last} steps | {' | '.join(map(str, budgets))} | anytime | thought length |",
+        f"|---|{'---|' * (len(budgets) + 2)}",
+        row("warm start", [evaluations[0] for evaluations in every], budgets),
     ]
-    for method, pairs in found.items():
-        gains = [anytime(after) - anytime(before) for before, after in pairs]
-        gain = f"{np.mean(gains):+.3f} ± {interval(gains):.3f}"
-        lines.append(row(method, [after for _, after in pairs], budgets, gain))
+    lines += [row(method, [e[last] for e in seeds], budgets) for method, seeds in found.items()]
     return "\n".join(lines) + "\n"
 
 
-def row(name: str, evaluations: list[Evaluation], budgets: list[int], gain: str) -> str:
+def row(name: str, evaluations: list[Evaluation], budgets: list[int]) -> str:
     """Means over runs."""
     accuracy = [float(np.mean([e.accuracy[b] for e in evaluations])) for b in budgets]
     length = float(np.mean([e.thought_length for e in evaluations]))
-    cells = [*(f"{a:.3f}" for a in accuracy), f"{np.mean(accuracy):.3f}", gain, f"{length:.1f}"]
+    cells = [*(f"{a:.3f}" for a in accuracy), f"{np.mean(accuracy):.3f}", f"{length:.1f}"]
     return f"| {name} | {' | '.join(cells)} |"
+
+
+def gains(found: Curves) -> str:
+    """Gain in anytime accuracy over the run's own start; empty where a run has not got so far."""
+    steps = sorted({step for seeds in found.values() for e in seeds for step in e} - {0})
+    lines = [
+        f"| gain after | {' | '.join(f'{step} steps' for step in steps)} |",
+        f"|---|{'---|' * len(steps)}",
+    ]
+    for method, seeds in found.items():
+        cells = []
+        for step in steps:
+            there = all(step in evaluations for evaluations in seeds)
+            values = [anytime(e[step]) - anytime(e[0]) for e in seeds] if there else []
+            cells.append(mean_and_interval(values) if there else "")
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
