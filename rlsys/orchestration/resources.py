@@ -39,34 +39,41 @@ def colocated(learner: LearnerConfig, generation: GenerationConfig) -> bool:
     return 0 < learner.gpus_per_rank < 1 and 0 < generation.gpus_per_engine < 1
 
 
-def bundles(config: RunConfig | SftConfig) -> list[Bundle]:
+Wanted = RunConfig | SftConfig | Sequence[Bundle]
+"""What asks for resources: a run, or its bundles themselves."""
+
+
+def bundles(config: Wanted) -> list[Bundle]:
     """Every bundle of a run: those of the placement group, then the services."""
+    if isinstance(config, Sequence):
+        return list(config)
     if isinstance(config, SftConfig):
         return placed_bundles(config)
     return [
         *placed_bundles(config),
-        *_several("environment actor", config.rollout.environment_actors, SERVICE_CPUS),
-        *_several("grading actor", config.grading.actors, SERVICE_CPUS),
+        *several("environment actor", config.rollout.environment_actors, SERVICE_CPUS),
+        *several("grading actor", config.grading.actors, SERVICE_CPUS),
     ]
 
 
 def placed_bundles(config: RunConfig | SftConfig) -> list[Bundle]:
     """The bundles of the placement group, in its order: shared cards, or ranks then engines."""
     learner = config.learner
-    ranks = _several("learner rank", learner.ranks, learner.cpus_per_rank, learner.gpus_per_rank)
+    ranks = several("learner rank", learner.ranks, learner.cpus_per_rank, learner.gpus_per_rank)
     if isinstance(config, SftConfig):
         return ranks
     generation = config.generation
     if colocated(learner, generation):
         cpus = learner.cpus_per_rank + generation.cpus_per_engine
-        return _several("shared card", learner.ranks, cpus, 1.0)
-    engines = _several(
+        return several("shared card", learner.ranks, cpus, 1.0)
+    engines = several(
         "engine", generation.engines, generation.cpus_per_engine, generation.gpus_per_engine
     )
     return ranks + engines
 
 
-def _several(name: str, count: int, cpus: float, gpus: float = 0.0) -> list[Bundle]:
+def several(name: str, count: int, cpus: float, gpus: float = 0.0) -> list[Bundle]:
+    """`count` equal bundles, numbered from 1."""
     return [Bundle(f"{name} {i + 1} of {count}", cpus, gpus) for i in range(count)]
 
 
@@ -97,7 +104,7 @@ def check_shares(config: RunConfig) -> None:
         )
 
 
-def check_resources(config: RunConfig | SftConfig, nodes: Sequence[Mapping[str, float]]) -> None:
+def check_resources(config: Wanted, nodes: Sequence[Mapping[str, float]]) -> None:
     """Raise ResourceError, with the first bundle that no node can hold, if there is one.
 
     `nodes` holds the total resources of every node as Ray names them: {"CPU": 8, "GPU": 2}.
@@ -116,7 +123,7 @@ def check_resources(config: RunConfig | SftConfig, nodes: Sequence[Mapping[str, 
             )
 
 
-def check_local_gpus(config: RunConfig | SftConfig) -> None:
+def check_local_gpus(config: Wanted) -> None:
     """The same for the cards of this machine, before a local Ray is started on it.
 
     Logical cores are not compared: a local Ray is started with as many as the run asks for.

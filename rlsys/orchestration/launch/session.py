@@ -15,6 +15,7 @@ from actors.generation import engine_environment
 from rlsys.config import LearnerConfig, RunConfig, SftConfig
 from rlsys.errors import RlsysError
 from rlsys.orchestration.resources import (
+    Wanted,
     bundles,
     check_resources,
     colocated,
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 
 @contextmanager
-def ray_session(config: RunConfig | SftConfig) -> Iterator[None]:
+def ray_session(config: Wanted) -> Iterator[None]:
     """Connect to Ray for the time of the block, and check that it can hold the run.
 
     With RAY_ADDRESS set (inside a cluster or a submitted job) that cluster is joined; otherwise a

@@ -6,8 +6,8 @@ import asyncio
 import shutil
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import ray
 
 from actors.environment import EnvironmentActor
-from actors.generation import EngineSpec, GenerationActor
 from actors.grading import GradingActor
 from actors.pools import GenerationPool, GradingPool
 from learner.group import LearnerGroup
@@ -28,6 +27,7 @@ from rlsys.errors import RlsysError
 from rlsys.orchestration.checkpoints import CheckpointStore
 from rlsys.orchestration.evaluation import evaluate as run_evaluation
 from rlsys.orchestration.inputs import Inputs, check_inputs
+from rlsys.orchestration.launch.engines import engine_pool, quietly
 from rlsys.orchestration.launch.learner import RayLearner
 from rlsys.orchestration.launch.runner import ObjectStoreFiles, RayRunner
 from rlsys.orchestration.launch.session import place, ray_session, run
@@ -37,9 +37,6 @@ from rlsys.orchestration.loop import train as run_loop
 from rlsys.orchestration.protocols import Reporter
 from rlsys.orchestration.resources import SERVICE_CPUS
 from rlsys.orchestration.weight_sync import WeightSync
-
-CLOSE_SECONDS = 20.0
-"""How long actors may take to end by themselves before they are killed."""
 
 
 class _Processes(NamedTuple):
@@ -151,7 +148,7 @@ async def _evaluate(config: RunConfig, inputs: Inputs, reporter: Reporter) -> No
         await engines.start()
         await run_evaluation(runner, inputs.evaluation, reporter, 0)
     finally:
-        await _quietly(engines.close())
+        await quietly(engines.close())
 
 
 def weights_folder(run_dir: Path) -> Path:
@@ -181,34 +178,18 @@ async def _processes(config: RunConfig, inputs: Inputs) -> AsyncIterator[_Proces
         yield _Processes(learner, engines, runner, str(folder))
     finally:
         if starting.done():  # one that still loads hears nothing; Ray kills it
-            await _quietly(engines.close())
+            await quietly(engines.close())
         if learner is not None:
-            await _quietly(learner.close())
+            await quietly(learner.close())
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _engine_pool(
     config: RunConfig, inputs: Inputs, options: list[dict[str, Any]]
 ) -> GenerationPool:
-    generation = config.generation
-    actor = ray.remote(GenerationActor)
-    engines = []
-    for index, place_options in enumerate(options):
-        spec = EngineSpec(
-            index=index,
-            model=str(resolve_model_path(config.model.path)),
-            dtype=config.model.dtype,
-            max_length=inputs.longest_sequence,
-            max_sequences=generation.max_sequences,
-            tensor_parallel=generation.tensor_parallel,
-            on_gpu=generation.gpus_per_engine > 0,
-            gpu_memory_utilization=generation.gpu_memory_utilization,
-            kv_cache_bytes=generation.kv_cache_mib << 20 if generation.kv_cache_mib else None,
-            enforce_eager=generation.enforce_eager,
-            seed=config.seed,
-        )
-        engines.append(actor.options(**place_options).remote(spec))
-    return GenerationPool(engines)
+    return engine_pool(
+        config.model, config.generation, inputs.longest_sequence, config.seed, options
+    )
 
 
 def _runner(config: RunConfig, inputs: Inputs, engines: GenerationPool) -> RayRunner:
@@ -236,10 +217,3 @@ def _learner_spec(config: RunConfig) -> LearnerSpec:
         total_steps=config.steps * config.batch.optimizer_steps,
         optimizer_steps=config.batch.optimizer_steps,
     )
-
-
-async def _quietly(closing: Coroutine[Any, Any, None]) -> None:
-    """Wait for an actor to end; one that is already dead or too slow is Ray's to kill."""
-    with suppress(Exception):
-        async with asyncio.timeout(CLOSE_SECONDS):
-            await closing
