@@ -15,7 +15,7 @@ from learner.group import LearnerGroup
 from learner.plan import RankPlan, make_plan
 from learner.spec import LearnerSpec
 from learner.worker import LearnerWorker
-from rlsys.config import LearnerConfig, LossConfig, OptimizerConfig
+from rlsys.config import LearnerConfig, LoraConfig, LossConfig, OptimizerConfig
 from rlsys.errors import TrainingError
 from rlsys.types import Sample
 
@@ -41,7 +41,7 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def make_spec(model_path: str, ranks: int, **config: Any) -> LearnerSpec:
+def make_spec(model_path: str, ranks: int, objective: str = "policy", **config: Any) -> LearnerSpec:
     optimizer = OptimizerConfig(learning_rate=3e-3, max_grad_norm=0.5)
     settings = {"row_tokens": 64, "micro_batch_rows": 1, **config}
     return LearnerSpec(
@@ -51,7 +51,7 @@ def make_spec(model_path: str, ranks: int, **config: Any) -> LearnerSpec:
         config=LearnerConfig(ranks=ranks, optimizer=optimizer, **settings),
         loss=LossConfig(aggregation="sequence_mean"),
         temperature=0.8,
-        objective="policy",
+        objective=objective,
         total_steps=5,
     )
 
@@ -115,6 +115,37 @@ def test_all_stages_and_ranks_give_the_same_five_steps(
     np.testing.assert_allclose(curves, np.broadcast_to(curves[0], curves.shape), atol=1e-4)
     np.testing.assert_allclose(curves[:, :, 0], curves[:1, :, 0].repeat(8, 0), rtol=1e-5, atol=1e-7)
     assert curves[0, 0, -1] < curves[0, 0, 0] - 0.1
+
+
+def test_pairs_with_adapters_on_two_ranks(cluster: None, model_path: str, pairs: Groups) -> None:
+    """ZeRO 0 and 3 on two ranks against one rank; rows are dealt so that one rank has more."""
+    settings: dict[str, Any] = {"objective": "rpo", "lora": LoraConfig(rank=4)}
+
+    async def run(ranks: int, stages: Sequence[int]) -> list[Any]:
+        group = await LearnerGroup.start(make_spec(model_path, ranks), [OPTIONS] * ranks)
+        plans = make_plan(sizes(pairs), row_tokens=64, ranks=ranks, optimizer_steps=1)
+        specs = [make_spec(model_path, ranks, zero_stage=s, **settings) for s in stages]
+        try:
+            return await asyncio.gather(
+                *(
+                    actor.__ray_call__.remote(
+                        sweep,
+                        [dataclasses.replace(spec, rank=rank) for spec in specs],
+                        plans[rank],
+                        [pairs[g] for g in plans[rank].groups],
+                    )
+                    for rank, actor in enumerate(group.actors)
+                )
+            )
+        finally:
+            await group.close()
+
+    first, second = asyncio.run(run(2, [0, 3]))
+    ((single,),) = asyncio.run(run(1, [1]))
+    assert first == second
+    for curves in first:
+        np.testing.assert_allclose(curves, single, atol=1e-4)
+    assert single[0][-1] < single[0][0] - 1e-3
 
 
 async def check_group(group: LearnerGroup, groups: Groups, tmp_path: Path) -> None:
