@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from rlsys.errors import ModelError
 
+SHIPPED: Final = ("tiny", "tiny-economics")
+"""What `model.path` may name without a folder: the arithmetic reasoner, and the same after it
+learned the form of dialogues about a shared budget."""
 
-def tiny_path() -> Path:
-    """Folder of the trained arithmetic reasoner; what `model.path: tiny` stands for.
+
+def shipped_path(name: str) -> Path:
+    """Folder of a model that ships.
 
     Raises ModelError if this installation lacks it.
     """
-    folder = Path(__file__).parent / "tiny"
+    folder = Path(__file__).parent / name
     if not (folder / "model.safetensors").is_file():
         raise ModelError(
-            f"model.path 'tiny' needs {folder / 'model.safetensors'}, which is missing here; "
+            f"model.path {name!r} needs {folder / 'model.safetensors'}, which is missing here; "
             "install rlsys again, or train the model anew with rlsys sft"
         )
     return folder
+
+
+def tiny_path() -> Path:
+    """Folder of the arithmetic reasoner."""
+    return shipped_path("tiny")

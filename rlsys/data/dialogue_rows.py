@@ -28,7 +28,7 @@ class DialogueRows:
         self._data = data
         self._tokenizer = tokenizer
         self._renderer = PromptRenderer(tokenizer, data.prompt)
-        self._eos = int(tokenizer.eos_token_id)
+        self._eos = self._renderer.end_of_turn
 
     def samples(self, step: int, count: int) -> list[Sample]:
         """Return the rows of `step`, drawn from the training side of the problem split."""

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rlsys.assets import SHIPPED, shipped_path
 from rlsys.config import AnytimeConfig, PromptConfig
 from rlsys.errors import DataError, ModelError
 from rlsys.types import Problem, Tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-TINY = "tiny"
 
 Facts = Mapping[str, float | str]
 """Numbers and texts that a prompt's template may show, by name."""
@@ -34,13 +33,11 @@ _REPLY = "The reply goes here."
 def resolve_model_path(path: str) -> str:
     """Return the folder that `model.path` names, or the hub name it is.
 
-    `tiny` is the reasoner that ships with rlsys. Raises ModelError for a folder that cannot be a
+    `tiny` and `tiny-economics` ship with rlsys. Raises ModelError for a folder that cannot be a
     hub name and does not exist.
     """
-    if path == TINY:
-        from rlsys.assets import tiny_path
-
-        return str(tiny_path())
+    if path in SHIPPED:
+        return str(shipped_path(path))
     folder = Path(path).expanduser()
     if folder.is_dir():
         return str(folder)
@@ -113,13 +110,25 @@ class PromptRenderer:
 
         Only the new turn is rendered and the reply stays as it was sampled, so that what is trained
         on is what was sampled, whatever the template would have made of the reply (Qwen3's drops
-        earlier thoughts). `last_token` is the reply's last id: where it ended its turn itself, the
-        template's own end of turn is left out.
+        earlier thoughts). `last_token` is the reply's last id: where it is the end of turn that the
+        template writes, that is left out.
         """
-        rendered = self._after_reply(self._filled(text, facts))
-        if last_token == self._tokenizer.eos_token_id:
-            rendered = rendered.removeprefix(self._tokenizer.eos_token)
-        return np.array(encode(self._tokenizer, rendered) + self._prefill, dtype=np.int32)
+        ids = encode(self._tokenizer, self._after_reply(self._filled(text, facts)))
+        if ids[:1] == [last_token] and last_token in eos_ids(self._tokenizer):
+            ids = ids[1:]
+        return np.array(ids + self._prefill, dtype=np.int32)
+
+    @property
+    def end_of_turn(self) -> int:
+        """What a written reply is to end with: the template's end of turn if it is an EOS.
+
+        Some folders name another EOS in their tokenizer than their template and model use.
+        """
+        if self._config.chat_template:
+            first, *_ = encode(self._tokenizer, self._after_reply(""))
+            if first in eos_ids(self._tokenizer):
+                return first
+        return int(self._tokenizer.eos_token_id)
 
     def _filled(self, text: str, facts: Facts) -> str:
         filled = self._config.template

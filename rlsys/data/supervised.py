@@ -185,7 +185,7 @@ def _file_row(
     rejected: str | None = None,
 ) -> Sample:
     def ids(text: str) -> Tokens:
-        return np.array([*encode(tokenizer, text), tokenizer.eos_token_id], np.int32)
+        return np.array([*encode(tokenizer, text), renderer.end_of_turn], np.int32)
 
     # Stripped like the problems of a run, so that both are the same prompt.
     prompt_ids = renderer.render(Problem(id="", text=prompt.strip(), answer=""))

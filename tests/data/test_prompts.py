@@ -148,7 +148,7 @@ def test_a_missing_model_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_model_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlsys.assets.tiny_path", lambda: tmp_path)
+    monkeypatch.setattr("rlsys.data.prompts.shipped_path", lambda name: tmp_path)
     assert resolve_model_path("tiny") == str(tmp_path)
     assert resolve_model_path(str(tmp_path)) == str(tmp_path)
     assert resolve_model_path("organisation/name") == "organisation/name"

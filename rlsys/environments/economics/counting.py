@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlsys.assets import tiny_path
+from rlsys.assets import SHIPPED, shipped_path
 from rlsys.environments.economics.errors import RequestError
 from rlsys.errors import ModelError
 
@@ -65,8 +65,8 @@ class TokenizerCounter:
 
         self.unit = f"tokens of {name}"
         try:
-            if name == "tiny":
-                tokenizer = Tokenizer.from_file(str(tiny_path() / "tokenizer.json"))
+            if name in SHIPPED:
+                tokenizer = Tokenizer.from_file(str(shipped_path(name) / "tokenizer.json"))
             elif Path(name).is_dir():
                 tokenizer = Tokenizer.from_file(str(Path(name) / "tokenizer.json"))
             else:
