@@ -7,18 +7,15 @@ What is heavy is imported inside the commands, so that help and refusals come at
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from rlsys.errors import RlsysError, UserError
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from rlsys import reflection_cli
+from rlsys.cli_common import STOPPED, ConfigFile, Overrides, sentences, terminal
+from rlsys.errors import UserError
 
 app = typer.Typer(
     name="rlsys",
@@ -29,15 +26,8 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.add_typer(reflection_cli.app, name="reflection")
 
-STOPPED = 130
-"""Exit code after Ctrl-C or SIGTERM; the same command goes on from the last checkpoint."""
-
-ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The configuration.")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[key.path=value]...", help="Values that replace the file's."),
-]
 Supervised = Annotated[bool, typer.Option("--sft", help="The configuration of `rlsys sft`.")]
 
 
@@ -55,7 +45,7 @@ def train(
     ] = False,
 ) -> None:
     """Train a reasoner, or go on with the run that the run directory holds."""
-    with _sentences():
+    with sentences():
         from rlsys.config_loading import dump_config, load_config
         from rlsys.orchestration.inputs import check_inputs
         from rlsys.orchestration.preflight import batch_table, check_local_gpus
@@ -65,14 +55,14 @@ def train(
         check_resume(config)
         check_local_gpus(config)
         if dry_run:
-            console = _console()
+            console = terminal()
             console.print(batch_table(config))
             console.print(check_inputs(config).summary, highlight=False)
             return
         from rlsys.orchestration import launch
         from rlsys.orchestration.reporting import Reporter
 
-        with Reporter(config.run_dir, config.steps, _console()) as reporter:
+        with Reporter(config.run_dir, config.steps, terminal()) as reporter:
             resumed_step = last_checkpoint(config.run_dir)
             reporter.start(dump_config(config), batch_table(config), resumed_step)
             if not launch.train(config, reporter):
@@ -83,7 +73,7 @@ def train(
 @app.command()
 def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
     """Train a model on written-out responses; the result is in run_dir/export."""
-    with _sentences():
+    with sentences():
         from rlsys.config import SftConfig
         from rlsys.config_loading import dump_config, load_config
         from rlsys.orchestration.preflight import check_local_gpus, check_model
@@ -94,7 +84,7 @@ def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
         from rlsys.orchestration import launch
         from rlsys.orchestration.reporting import Reporter
 
-        with Reporter(config.run_dir, config.steps, _console()) as reporter:
+        with Reporter(config.run_dir, config.steps, terminal()) as reporter:
             steps = f"{config.steps} steps of {config.rows_per_step} rows"
             reporter.start(dump_config(config), steps)
             launch.sft(config, reporter)
@@ -103,7 +93,7 @@ def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
 @app.command(name="eval")
 def evaluate(config_file: ConfigFile, overrides: Overrides = None) -> None:
     """Measure the anytime curve of model.path; the numbers are in run_dir/evaluation."""
-    with _sentences():
+    with sentences():
         from rlsys.config_loading import dump_config, load_config
         from rlsys.orchestration.preflight import check_local_gpus
 
@@ -113,7 +103,7 @@ def evaluate(config_file: ConfigFile, overrides: Overrides = None) -> None:
         from rlsys.orchestration.reporting import Reporter
 
         # Beside the metrics of a training run in the same folder, which stay as they are.
-        with Reporter(config.run_dir / "evaluation", 0, _console()) as reporter:
+        with Reporter(config.run_dir / "evaluation", 0, terminal()) as reporter:
             reporter.start(dump_config(config), f"evaluating {config.model.path}")
             launch.evaluate(config, reporter)
             reporter.final_table()
@@ -131,7 +121,7 @@ def serve_environment(
     ] = None,
 ) -> None:
     """Serve the economics environment over OpenEnv, for instance with `port=8001`."""
-    with _sentences():
+    with sentences():
         if stage_folder is not None:
             from rlsys.environments.economics.server.staging import stage
 
@@ -160,7 +150,7 @@ def doctor(
 
     from rlsys.doctor import Status, examine
 
-    console = _console()
+    console = terminal()
     styles = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
     failed = False
     for finding in examine(start_ray=ray):
@@ -175,7 +165,7 @@ def doctor(
 @config_app.command("show")
 def show(config_file: ConfigFile, overrides: Overrides = None, sft: Supervised = False) -> None:
     """Print the whole configuration with every default, as YAML."""
-    with _sentences():
+    with sentences():
         from rlsys.config import RunConfig, SftConfig
         from rlsys.config_loading import dump_config, load_config
 
@@ -191,24 +181,3 @@ def schema(sft: Supervised = False) -> None:
     from rlsys.config import RunConfig, SftConfig
 
     typer.echo(json.dumps((SftConfig if sft else RunConfig).model_json_schema(), indent=2))
-
-
-@contextmanager
-def _sentences() -> Iterator[None]:
-    """Turn an error into its sentence on stderr and the exit code of its kind."""
-    try:
-        yield
-    except RlsysError as error:
-        # Ray wraps an actor's error in one that carries the remote traceback in its text.
-        cause = getattr(error, "cause", error)
-        for sentence in str(cause).splitlines():
-            typer.echo(f"rlsys: {sentence}", err=True)
-        raise typer.Exit(2 if isinstance(error, UserError) else 1) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(STOPPED) from None
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console()
