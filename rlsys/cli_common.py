@@ -1,0 +1,46 @@
+"""What every part of the command line shares: arguments, exit codes, and errors as sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from rlsys.errors import RlsysError, UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+STOPPED: Final = 130
+"""Exit code after Ctrl-C or SIGTERM; the same command goes on from the last checkpoint."""
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The configuration.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[key.path=value]...", help="Values that replace the file's."),
+]
+
+
+@contextmanager
+def sentences() -> Iterator[None]:
+    """Turn an error into its sentence on stderr and the exit code of its kind."""
+    try:
+        yield
+    except RlsysError as error:
+        # Ray wraps an actor's error in one that carries the remote traceback in its text.
+        cause = getattr(error, "cause", error)
+        for sentence in str(cause).splitlines():
+            typer.echo(f"rlsys: {sentence}", err=True)
+        raise typer.Exit(2 if isinstance(error, UserError) else 1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(STOPPED) from None
+
+
+def terminal() -> Console:
+    """Where tables go."""
+    from rich.console import Console
+
+    return Console()
