@@ -363,8 +363,17 @@ class LoraConfig(Section):
     rank: PositiveInt = 16
     alpha: PositiveFloat = 32.0
     """The adapters' product is multiplied by alpha / rank."""
-    target_modules: tuple[Projection, ...] = Field(default=get_args(Projection), min_length=1)
+    target_modules: tuple[Projection, ...] = get_args(Projection)
     """Projections of every layer that get an adapter."""
+
+    @model_validator(mode="after")
+    def _trains_something(self) -> LoraConfig:
+        if not self.target_modules:
+            raise ValueError(
+                "learner.lora.target_modules is empty; name at least one projection, for instance "
+                "[q_proj, v_proj]"
+            )
+        return self
 
 
 class LearnerConfig(Section):

@@ -21,8 +21,10 @@ from rlsys.config import (
     GrpoConfig,
     HubData,
     LearnerConfig,
+    LoraConfig,
     LossConfig,
     OptimizerConfig,
+    PreferenceFile,
     PromptConfig,
     RunConfig,
     SftConfig,
@@ -110,6 +112,16 @@ def test_an_override_that_switches_the_kind_drops_the_other_kinds_keys(tmp_path:
         (
             {"batch": {"problem": 3}},
             "unknown key 'batch.problem' in run.yaml; did you mean 'batch.problems'?",
+        ),
+        (
+            {"learner": {"lora": {"dropout": 0.05}}},
+            "unknown key 'learner.lora.dropout' in run.yaml; the keys there are rank, alpha, "
+            "target_modules",
+        ),
+        (
+            {"learner": {"lora": {"target_modules": []}}},
+            "run.yaml: learner.lora.target_modules is empty; name at least one projection, for "
+            "instance [q_proj, v_proj]",
         ),
         (
             {"budgets": [3]},
@@ -217,6 +229,7 @@ sources = st.builds(FileData, path=paths, limit=st.none() | positive) | st.build
 )
 learners = st.builds(
     LearnerConfig,
+    lora=st.none() | st.builds(LoraConfig, rank=positive, alpha=number),
     optimizer=st.builds(OptimizerConfig, learning_rate=number, betas=st.tuples(fraction, fraction)),
 )
 runs = st.builds(
@@ -233,7 +246,10 @@ runs = st.builds(
     evaluation=st.builds(EvaluationConfig, budgets=st.none() | budgets),
 )
 sfts = st.builds(
-    SftConfig, data=st.builds(SupervisedFile, path=paths, prompt=prompts), learner=learners
+    SftConfig,
+    data=st.builds(SupervisedFile, path=paths, prompt=prompts)
+    | st.builds(PreferenceFile, path=paths, prompt=prompts),
+    learner=learners,
 )
 shared_folder = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

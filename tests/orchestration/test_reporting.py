@@ -13,6 +13,7 @@ from rlsys.config import (
     CheckpointConfig,
     GenerationConfig,
     LearnerConfig,
+    LoraConfig,
     OptimizerConfig,
     RunConfig,
 )
@@ -187,6 +188,10 @@ def test_length_and_placement_may_change_on_the_way(tmp_path: Path) -> None:
     [
         ({"algorithm": BrpoConfig(prior="linear")}, "algorithm.prior is 'linear'"),
         ({"seed": 7}, "seed is 7"),
+        (
+            {"learner": LearnerConfig(lora=LoraConfig(target_modules=("q_proj",)))},
+            "learner.lora is {'rank': 16, 'alpha': 32.0, 'target_modules': ['q_proj']}",
+        ),
         (
             {"generation": GenerationConfig(temperature=0.5)},
             "generation.temperature is 0.5",
