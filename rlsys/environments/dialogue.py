@@ -33,6 +33,16 @@ from rlsys.types import (
 
 Decode = Callable[[Sequence[int]], str]
 
+DIALOGUE_FACTS = (
+    "remaining",
+    "questions_remaining",
+    "per_question",
+    "number",
+    "problems",
+    "total_budget",
+)
+"""What a prompt's template may show of an economics episode."""
+
 MAX_SEED = 2**53 - 1
 """The largest integer that every JSON reader keeps exact."""
 
