@@ -8,7 +8,7 @@ from __future__ import annotations
 from rlsys.algorithms.samples import build_samples
 from rlsys.config import RunConfig
 from rlsys.environments.report import GroupReport
-from rlsys.environments.sources import EpisodeSource, Role, episode_source
+from rlsys.environments.sources import EpisodeSource, Reader, Role, episode_source
 from rlsys.types import Generator, Grader, Problem, Sample
 
 
@@ -16,13 +16,18 @@ class EnvironmentActor:
     """A plain class; rlsys.orchestration.launch makes a Ray actor of it."""
 
     def __init__(
-        self, config: RunConfig, generator: Generator, grader: Grader, max_length: int
+        self,
+        config: RunConfig,
+        generator: Generator,
+        grader: Grader,
+        max_length: int,
+        reader: Reader | None = None,
     ) -> None:
         """Grow the episodes of `config`, in sequences of at most `max_length` tokens."""
         self._config = config
 
         def source(role: Role) -> EpisodeSource:
-            return episode_source(config, role, generator, grader, max_length)
+            return episode_source(config, role, generator, grader, max_length, reader)
 
         self._training, self._evaluation = source("training"), source("evaluation")
 

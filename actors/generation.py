@@ -74,6 +74,7 @@ class GenerationActor:
         self._serving = asyncio.Event()
         self._ids = itertools.count()
         self._counts = EngineCounts()
+        self._cache_block = 1
         self._engine: Any = None
 
     async def start(self) -> str:
@@ -82,6 +83,7 @@ class GenerationActor:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._engine = AsyncLLM.from_engine_args(_engine_args(self._spec))
+        self._cache_block = int(self._engine.vllm_config.cache_config.block_size)
         await self.call_workers("rlsys_die_with_parent")
         self._serving.set()
         return str(__version__)
@@ -113,12 +115,15 @@ class GenerationActor:
         self._counts.prompt_tokens += len(request.token_ids)
         self._counts.cached_tokens += output.num_cached_tokens or 0
         self._counts.sampled_tokens += sum(len(s.token_ids) for s in output.outputs)
+        versions, cached = (first, self._version), output.num_cached_tokens or 0
         return [
-            self._completion(sample, request.top_logprobs, (first, self._version))
+            self._completion(sample, request.top_logprobs, versions, cached)
             for sample in output.outputs
         ]
 
-    def _completion(self, sample: Any, top: int, versions: tuple[int, int]) -> Completion:
+    def _completion(
+        self, sample: Any, top: int, versions: tuple[int, int], cached_tokens: int
+    ) -> Completion:
         # At every position vLLM tells of the sampled token first, then of the `top` likeliest.
         logprobs = np.asarray(sample.logprobs.logprobs, np.float32).reshape(-1, 1 + top)
         candidates = None
@@ -132,6 +137,8 @@ class GenerationActor:
             versions=versions,
             engine=self._spec.index,
             candidates=candidates,
+            cached_tokens=cached_tokens,
+            cache_block=self._cache_block,
         )
 
     async def _finish(self, token_ids: Tokens, params: Any, version: int) -> Any:

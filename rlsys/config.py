@@ -14,17 +14,9 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from rlsys.config_base import Fraction, NonNegativeFloat, NonNegativeInt, Section
 from rlsys.config_economics import ArithmeticCorpus, Corpus, EconomicsConfig
-
-
-class ModelConfig(Section):
-    """The policy at the start of the run."""
-
-    path: str = "tiny"
-    """Hugging Face folder or hub name; `tiny` is the arithmetic reasoner that ships with rlsys."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the engine's weights and of the learner's forward and backward pass."""
-    max_length: PositiveInt | None = None
-    """Longest sequence in tokens; None takes the model's own limit."""
+from rlsys.config_parts import EnginesConfig, ThoughtSection
+from rlsys.config_parts import ModelConfig as ModelConfig
+from rlsys.config_reflection import ReaConfig, ReflectionEpisodes, RevisionConfig, ShapingConfig
 
 
 class ArithmeticData(Section):
@@ -116,7 +108,7 @@ class DataConfig(Section):
     """Deterministic shuffle by the run's seed, anew every epoch."""
 
 
-class AnytimeConfig(Section):
+class AnytimeConfig(ThoughtSection):
     """Thought up to the largest budget, cut at every budget, answers at every cut."""
 
     type: Literal["anytime"] = "anytime"
@@ -124,14 +116,6 @@ class AnytimeConfig(Section):
     """Increasing numbers of thought tokens; one reward slot each."""
     answers: PositiveInt = 4
     """Answers sampled per slot (A)."""
-    answer_tokens: PositiveInt = 118
-    """Most sampled tokens per answer."""
-    think_end: str = "</think>"
-    """The single token that ends a thought."""
-    closing: str = "...\n\n...\n\n"
-    """Text forced before think_end where the thought is cut."""
-    answer_header: str = "\n\n**Final Answer**\n"
-    """Text forced after think_end, before the answer."""
 
     @model_validator(mode="after")
     def _increasing(self) -> AnytimeConfig:
@@ -142,6 +126,11 @@ class AnytimeConfig(Section):
     def slots(self) -> int:
         """Scores per episode: budgets x answers."""
         return len(self.budgets) * self.answers
+
+    @property
+    def longest_thought(self) -> int:
+        """The largest budget."""
+        return self.budgets[-1]
 
 
 class DialogueSection(Section):
@@ -261,6 +250,9 @@ class BrpoConfig(Section):
     """Train every answer against its siblings, or only the last one of the full budget."""
     summary_weight: NonNegativeFloat = 1.0
     """Factor on answer tokens: 1.0 is the published code, 1/(budgets * answers) is Eq. 10."""
+    shaping: ShapingConfig | None = None
+    """Rewards of REA-RL on top: their deviation from the group's mean is added to the advantage of
+    all tokens of a thought. None is BRPO as published."""
 
 
 class GrpoConfig(Section):
@@ -292,9 +284,12 @@ class TurnGrpoConfig(Section):
         return self
 
 
-Algorithm = Annotated[BrpoConfig | GrpoConfig | TurnGrpoConfig, Field(discriminator="method")]
+Algorithm = Annotated[
+    BrpoConfig | GrpoConfig | ReaConfig | TurnGrpoConfig, Field(discriminator="method")
+]
 Environment = Annotated[
-    AnytimeConfig | EconomicsDialogue | OpenEnvDialogue, Field(discriminator="type")
+    AnytimeConfig | ReflectionEpisodes | EconomicsDialogue | OpenEnvDialogue,
+    Field(discriminator="type"),
 ]
 
 
@@ -396,22 +391,10 @@ class LearnerConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
 
 
-class GenerationConfig(Section):
-    """The vLLM engines."""
+class GenerationConfig(EnginesConfig):
+    """The policy's engines."""
 
-    engines: PositiveInt = 1
-    tensor_parallel: PositiveInt = 1
-    gpus_per_engine: NonNegativeFloat = 0.0
-    """Cards per engine (tensor_parallel of them), a fraction to share one, 0 for the CPU."""
-    cpus_per_engine: PositiveFloat = 1.0
     temperature: PositiveFloat = 1.0
-    max_sequences: PositiveInt = 256
-    """Sequences an engine decodes at once."""
-    kv_cache_mib: PositiveInt | None = None
-    """KV cache per engine; None lets gpu_memory_utilization decide."""
-    gpu_memory_utilization: Fraction = 0.4
-    enforce_eager: bool = True
-    """False captures CUDA graphs: slower start, faster decoding."""
 
 
 class SyncConfig(Section):
@@ -501,12 +484,11 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
-        env, algorithm = self.environment, self.algorithm
-        if isinstance(algorithm, TurnGrpoConfig) != isinstance(env, DialogueSection):
-            fitting = "'turn_grpo'" if isinstance(env, DialogueSection) else "'brpo' or 'grpo'"
+        algorithm, fitting = self.algorithm, _fitting_methods(self.environment)
+        if algorithm.method not in fitting:
             raise ValueError(
                 f"algorithm.method {algorithm.method!r} does not fit environment.type "
-                f"{env.type!r}; use {fitting}"
+                f"{self.environment.type!r}; use {' or '.join(map(repr, fitting))}"
             )
         self._check_group_baseline()
         if isinstance(algorithm, GrpoConfig) and self.anytime.slots != 1:
@@ -538,17 +520,29 @@ class RunConfig(Section):
     @property
     def evaluation_budgets(self) -> tuple[int, ...]:
         """evaluation.budgets, or the environment's."""
-        return self.evaluation.budgets or self.anytime.budgets
+        if self.evaluation.budgets is not None:
+            return self.evaluation.budgets
+        env = self.environment
+        return (env.budget,) if isinstance(env, ReflectionEpisodes) else self.anytime.budgets
+
+    @property
+    def revision(self) -> RevisionConfig | None:
+        """How thoughts are revised, in a run that does it."""
+        env = self.environment
+        return env.revision if isinstance(env, ReflectionEpisodes) else None
 
     @property
     def longest_episode(self) -> int:
         """Most sampled tokens of an episode.
 
-        Anytime: the last budget + slots x answer tokens. Dialogues: the budget, or all replies.
+        Anytime: the last budget + slots x answer tokens. Reflection: the budget, an answer and a
+        revised one. Dialogues: the budget, or all replies.
         """
         env = self.environment
         if isinstance(env, AnytimeConfig):
             return env.budgets[-1] + env.slots * env.answer_tokens
+        if isinstance(env, ReflectionEpisodes):
+            return env.budget + env.answer_tokens + env.revision_tokens
         return env.most_sampled
 
     @property
@@ -566,6 +560,17 @@ class RunConfig(Section):
             return 0.08
         # On GPUs the engine's float32 attention multiplies in TF32.
         return 1e-2 if self.generation.gpus_per_engine else 1e-3
+
+
+def _fitting_methods(environment: Environment) -> tuple[str, ...]:
+    """The methods that train an environment's episodes."""
+    match environment:
+        case AnytimeConfig():
+            return ("brpo", "grpo")
+        case ReflectionEpisodes():
+            return ("rea",)
+        case DialogueSection():
+            return ("turn_grpo",)
 
 
 class RpoConfig(Section):

@@ -22,12 +22,18 @@ ConfigPath = tuple[str, ...]
 
 
 def variants(field: FieldInfo) -> dict[str, type[Section]]:
-    """Kind to section of a discriminated field; {"": section} of a plain section, {} of a value."""
+    """Kind to section of a discriminated field; {"": section} of a plain section, {} of a value.
+
+    A section that may be null is a plain one.
+    """
     if isinstance(field.discriminator, str):
         kinds: tuple[type[Section], ...] = get_args(field.annotation)
         return {kind.model_fields[field.discriminator].default: kind for kind in kinds}
-    if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-        return {"": field.annotation}
+    annotation = field.annotation
+    if type(None) in (members := get_args(annotation)):
+        annotation = members[0]
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return {"": annotation}
     return {}
 
 

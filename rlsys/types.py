@@ -97,6 +97,10 @@ class Completion:
     """Index of the engine in its pool."""
     candidates: Candidates | None = None
     """None unless the request asked for `top_logprobs`."""
+    cached_tokens: int = 0
+    """Tokens of the request that the engine's prefix cache held."""
+    cache_block: int = 1
+    """The cache holds whole blocks of so many tokens."""
 
 
 class Generator(Protocol):

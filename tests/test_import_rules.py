@@ -28,9 +28,16 @@ ONLY = {
     "rlsys.errors": (),
     "rlsys.config_base": ("pydantic",),
     "rlsys.config_economics": ("pydantic", "rlsys.config_base"),
-    "rlsys.config_reflection": ("pydantic", "rlsys.config_base"),
-    "rlsys.config": ("pydantic", "rlsys.config_base", "rlsys.config_economics"),
-    "rlsys.algorithms": ("numpy", "torch", "rlsys.types", "rlsys.config", "rlsys.errors"),
+    "rlsys.config_parts": ("pydantic", "rlsys.config_base"),
+    "rlsys.config_reflection": ("pydantic", "rlsys.config_base", "rlsys.config_parts"),
+    "rlsys.config": (
+        *("pydantic", "rlsys.config_base", "rlsys.config_economics"),
+        *("rlsys.config_parts", "rlsys.config_reflection"),
+    ),
+    "rlsys.algorithms": (
+        *("numpy", "torch", "rlsys.types", "rlsys.errors"),
+        *("rlsys.config", "rlsys.config_parts", "rlsys.config_reflection"),
+    ),
 }
 HEAVY = {"torch", "transformers", "datasets", "sympy", "math_verify", "ray", "vllm", "deepspeed"}
 LIGHT_MODULES = {
@@ -39,6 +46,7 @@ LIGHT_MODULES = {
     "rlsys.config_base",
     "rlsys.config_economics",
     "rlsys.config_errors",
+    "rlsys.config_parts",
     "rlsys.config_reflection",
     "rlsys.config_loading",
     "rlsys.doctor",

@@ -17,8 +17,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsys.algorithms import brpo, grpo, turns
+from rlsys.algorithms import brpo, grpo, rea, turns
 from rlsys.config import AnytimeConfig, BrpoConfig, GrpoConfig, RunConfig, TurnGrpoConfig
+from rlsys.config_reflection import ReaConfig
 from rlsys.types import Episode, Floats, Group, Kind, Sample
 
 THOUGHT = 1
@@ -34,6 +35,8 @@ def build_samples(group: Group, config: RunConfig) -> tuple[Sample, ...]:
             return _brpo_samples(group, algorithm, config.anytime)
         case GrpoConfig() as algorithm:
             return _grpo_samples(group, algorithm)
+        case ReaConfig() as algorithm:
+            return rea.rea_samples(group, algorithm, revised=config.revision is not None)
         case TurnGrpoConfig() as algorithm:
             return _turn_samples(group, algorithm)
 
@@ -51,6 +54,8 @@ def _brpo_samples(
         mode=algorithm.mode,
         coefficients=brpo.budget_coefficients(budgets) if by_budget else None,
     )
+    if algorithm.shaping is not None:
+        thought_GM += rea.shaping_advantages(group, algorithm.shaping)[:, None]
     answer_GN = brpo.answer_advantages(
         scores_GN, splits_GN, answers, method=algorithm.answer_method
     )

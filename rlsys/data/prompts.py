@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rlsys.assets import SHIPPED, shipped_path
-from rlsys.config import AnytimeConfig, PromptConfig
+from rlsys.config import PromptConfig
+from rlsys.config_parts import ThoughtSection
 from rlsys.errors import DataError, ModelError
 from rlsys.types import Problem, Tokens
 
@@ -30,8 +31,8 @@ _REPLY = "The reply goes here."
 """Stands for a reply while a chat template is looked at."""
 
 
-def resolve_model_path(path: str) -> str:
-    """Return the folder that `model.path` names, or the hub name it is.
+def resolve_model_path(path: str, key: str = "model.path") -> str:
+    """Return the folder that `path` names, or the hub name it is; `key` is where it was set.
 
     `tiny` and `tiny-economics` ship with rlsys. Raises ModelError for a folder that cannot be a
     hub name and does not exist.
@@ -42,18 +43,18 @@ def resolve_model_path(path: str) -> str:
     if folder.is_dir():
         return str(folder)
     if path.startswith(("/", ".", "~")) or path.count("/") > 1 or folder.exists():
-        raise ModelError(f"model folder {path!r} does not exist; correct model.path")
+        raise ModelError(f"model folder {path!r} does not exist; correct {key}")
     return path
 
 
-def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
+def load_tokenizer(path: str, key: str = "model.path") -> PreTrainedTokenizerBase:
     """Return the tokenizer of a model folder, hub name or `tiny`; runs no code from it.
 
-    Raises ModelError if there is none.
+    `key` is where the path was set. Raises ModelError if there is none.
     """
     from transformers import AutoTokenizer
 
-    resolved = resolve_model_path(path)
+    resolved = resolve_model_path(path, key)
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             resolved, trust_remote_code=False
@@ -61,8 +62,8 @@ def load_tokenizer(path: str) -> PreTrainedTokenizerBase:
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
-            f"model.path {path!r} is neither a folder nor a hub name with a tokenizer that loads "
-            f"({reason}); correct model.path"
+            f"{key} {path!r} is neither a folder nor a hub name with a tokenizer that loads "
+            f"({reason}); correct it"
         ) from error
     return tokenizer
 
@@ -228,7 +229,7 @@ def filter_prompts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThinkTokens:
-    """The token ids that end, close and follow a thought, as AnytimeConfig spells them."""
+    """The token ids that end, close and follow a thought, as ThoughtSection spells them."""
 
     think_end_id: int
     eos_ids: tuple[int, ...]
@@ -239,7 +240,9 @@ class ThinkTokens:
     """Forced after think_end_id, before every answer."""
 
     @classmethod
-    def resolve(cls, tokenizer: PreTrainedTokenizerBase, environment: AnytimeConfig) -> ThinkTokens:
+    def resolve(
+        cls, tokenizer: PreTrainedTokenizerBase, environment: ThoughtSection
+    ) -> ThinkTokens:
         """Look the texts of `environment` up in the tokenizer.
 
         Raises ModelError if `think_end` is not a single known token, if there is no EOS, if a

@@ -32,6 +32,8 @@ from rlsys.types import (
 )
 
 Decode = Callable[[Sequence[int]], str]
+CountReflections = Callable[[Sequence[int]], int]
+"""Reflections in the tokens of a thought."""
 
 PROMPT, THOUGHT = 0, 1
 """Segment indices that every anytime episode has."""
@@ -45,6 +47,14 @@ class Fork(NamedTuple):
     cut: int
     answers: int
     forced: Tokens
+    answer_tokens: int
+
+
+class Answer(NamedTuple):
+    """One answer and what grading said of it."""
+
+    completion: Completion
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,27 +74,26 @@ class AnytimeEnvironment:
     """Token ids to text, special tokens dropped."""
     generator: Generator
     grader: Grader
+    count_reflections: CountReflections | None = None
+    """Tells of every answer how often the thought before it reflects; None tells nothing."""
 
     async def run_group(self, index: int, problem: Problem, prompt: Tokens) -> Group:
         """Grow the group's thoughts, then every answer of every cut, then grade them."""
-        thoughts = await self._think(index, prompt)
-        forks = [f for g, t in enumerate(thoughts) for f in self._forks(g, t)]
-        completions = await self._answer(index, prompt, thoughts, forks)
-        verdicts = await self._grade(problem, thoughts, forks, completions)
-        return Group(
-            index=index,
-            problem=problem,
-            episodes=tuple(
-                self._episode(g, prompt, thought, forks, completions, verdicts)
-                for g, thought in enumerate(thoughts)
-            ),
-        )
+        thoughts = await self.sample_thoughts(index, prompt)
+        forks = [f for g, t in enumerate(thoughts) for f in self.forks(g, t)]
+        answers = await self.sample_answers(index, problem, prompt, thoughts, forks)
+        return self.group(index, problem, prompt, thoughts, forks, answers)
 
     def is_closed(self, thought: Completion) -> bool:
         """True if the policy ended the thought itself with the end-of-thought token."""
         return thought.stopped and int(thought.token_ids[-1]) == self.think.think_end_id
 
-    async def _think(self, index: int, prompt: Tokens) -> list[Completion]:
+    def reasoning(self, thought: Completion) -> Tokens:
+        """The thought's tokens without the one that ended it."""
+        return thought.token_ids[:-1] if thought.stopped else thought.token_ids
+
+    async def sample_thoughts(self, index: int, prompt: Tokens) -> list[Completion]:
+        """Sample the group's thoughts."""
         request = GenerationRequest(
             token_ids=prompt,
             n=self.group_size,
@@ -96,15 +105,16 @@ class AnytimeEnvironment:
         (thoughts,) = await self.generator.generate([request])
         return thoughts
 
-    def _forks(self, episode: int, thought: Completion) -> list[Fork]:
+    def forks(self, episode: int, thought: Completion) -> list[Fork]:
+        """The cuts of a thought at the budgets."""
         length, closed = len(thought.token_ids), self.is_closed(thought)
         plan = truncation_plan(length, closed, self.budgets, self.answers)
         return [
-            Fork(episode, split, cut, count, self._forced(truncated))
+            Fork(episode, split, cut, count, self.forced(truncated), self.answer_tokens)
             for cut, count, split, truncated in plan
         ]
 
-    def _forced(self, truncated: bool) -> Tokens:
+    def forced(self, truncated: bool) -> Tokens:
         """Ids inserted before an answer; a thought that closed itself needs only the header."""
         header = self.think.header_ids
         if not truncated:
@@ -113,16 +123,22 @@ class AnytimeEnvironment:
             np.int32
         )
 
-    async def _answer(
-        self, index: int, prompt: Tokens, thoughts: list[Completion], forks: list[Fork]
-    ) -> list[list[Completion]]:
+    async def sample_answers(
+        self,
+        index: int,
+        problem: Problem,
+        prompt: Tokens,
+        thoughts: Sequence[Completion],
+        forks: Sequence[Fork],
+    ) -> list[list[Answer]]:
+        """Sample and grade the answers of every fork; the engine that holds a thought is asked."""
         requests = [
             GenerationRequest(
                 token_ids=np.concatenate(
                     [prompt, thoughts[f.episode].token_ids[: f.cut], f.forced]
                 ).astype(np.int32),
                 n=f.answers,
-                max_tokens=self.answer_tokens,
+                max_tokens=f.answer_tokens,
                 stop_token_ids=self.think.eos_ids,
                 temperature=self.temperature,
                 seed=derive_seed(self.seed, index, "answer", f.episode, f.split),
@@ -130,14 +146,16 @@ class AnytimeEnvironment:
             )
             for f in forks
         ]
-        return await self.generator.generate(requests)
+        completions = await self.generator.generate(requests)
+        verdicts = await self._grade(problem, thoughts, forks, completions)
+        return [list(map(Answer, *pair)) for pair in zip(completions, verdicts, strict=True)]
 
     async def _grade(
         self,
         problem: Problem,
-        thoughts: list[Completion],
-        forks: list[Fork],
-        completions: list[list[Completion]],
+        thoughts: Sequence[Completion],
+        forks: Sequence[Fork],
+        completions: Sequence[Sequence[Completion]],
     ) -> list[list[Verdict]]:
         """Verdict of every answer; one that breaks the thought format is WRONG unread."""
         texts: list[GradingRequest] = []
@@ -160,14 +178,24 @@ class AnytimeEnvironment:
         self_closed = len(thought) > 0 and int(thought[-1]) == self.think.think_end_id
         return self_closed + sum(ends) == 1 and not np.isin(thought, self.think.eos_ids).any()
 
-    def _episode(
+    def group(
         self,
-        episode: int,
+        index: int,
+        problem: Problem,
         prompt: Tokens,
-        thought: Completion,
-        forks: list[Fork],
-        completions: list[list[Completion]],
-        verdicts: list[list[Verdict]],
+        thoughts: Sequence[Completion],
+        forks: Sequence[Fork],
+        answers: Sequence[Sequence[Answer]],
+    ) -> Group:
+        """The trees of the thoughts, their answers in the order of `forks`."""
+        episodes = []
+        for number, thought in enumerate(thoughts):
+            own = [pair for pair in zip(forks, answers, strict=True) if pair[0].episode == number]
+            episodes.append(self._episode(prompt, thought, own))
+        return Group(index=index, problem=problem, episodes=tuple(episodes))
+
+    def _episode(
+        self, prompt: Tokens, thought: Completion, answered: Sequence[tuple[Fork, Sequence[Answer]]]
     ) -> Episode:
         segments = [
             Segment(parent=NO_PARENT, cut=0, kind=Kind.PROMPT, token_ids=prompt),
@@ -175,28 +203,41 @@ class AnytimeEnvironment:
         ]
         places: list[int] = []
         splits: list[int] = []
-        flat: list[Verdict] = []
-        for fork, answers, row in zip(forks, completions, verdicts, strict=True):
-            if fork.episode != episode:
-                continue
+        verdicts: list[Verdict] = []
+        facts: list[dict[str, float | str]] = []
+        for fork, answers in answered:
             parent, cut = THOUGHT, fork.cut
             if len(fork.forced):
                 segments.append(
                     Segment(parent=parent, cut=cut, kind=Kind.FORCED, token_ids=fork.forced)
                 )
                 parent, cut = len(segments) - 1, len(fork.forced)
-            for answer, verdict in zip(answers, row, strict=True):
+            for answer in answers:
                 places.append(len(segments))
-                segments.append(_sampled(answer, parent=parent, cut=cut, kind=Kind.ANSWER))
+                segments.append(
+                    _sampled(answer.completion, parent=parent, cut=cut, kind=Kind.ANSWER)
+                )
                 splits.append(fork.split)
-                flat.append(verdict)
+                verdicts.append(answer.verdict)
+            if self.count_reflections is not None:
+                facts += [self._facts(thought, fork.cut)] * len(answers)
         return Episode(
             segments=tuple(segments),
-            scores=np.array([v is Verdict.RIGHT for v in flat], np.float32),
+            scores=np.array([v is Verdict.RIGHT for v in verdicts], np.float32),
             answer_segments=np.array(places, np.int32),
             splits=np.array(splits, np.int32),
-            verdicts=np.array(flat, np.int8),
+            verdicts=np.array(verdicts, np.int8),
+            facts=tuple(facts),
         )
+
+    def _facts(self, thought: Completion, cut: int) -> dict[str, float | str]:
+        """What the rewards beside accuracy need to know of the thought before a cut."""
+        assert self.count_reflections is not None
+        kept = self.reasoning(thought)[:cut]
+        return {
+            "reflections": self.count_reflections(kept.tolist()),
+            "thought_tokens": len(kept),
+        }
 
 
 def _sampled(completion: Completion, *, parent: int, cut: int, kind: Kind) -> Segment:

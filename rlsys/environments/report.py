@@ -55,8 +55,10 @@ def report_anytime(
     numbers["thought/closed"] = np.array(
         [len(t) > 0 and t[-1] == end for t in thoughts], np.float32
     )
+    if all(e.facts for e in episodes):
+        numbers["reflections/per_token"] = reflection_density([e.facts[-1] for e in episodes])
     example = _readable_anytime(group, environment, decode)
-    return _report(group, scores_GM.mean(axis=1), numbers, samples, example)
+    return base_report(group, scores_GM.mean(axis=1), numbers, samples, example)
 
 
 def report_dialogues(
@@ -90,16 +92,17 @@ def report_dialogues(
         of_kind = [n for n, k in zip(lengths, kinds, strict=True) if k == kind]
         numbers[f"tokens/{kind}"] = np.array(of_kind, np.float32)
     example = _readable_dialogue(group, decode) if episodes else {}
-    return _report(group, scores_G, numbers, samples, example)
+    return base_report(group, scores_G, numbers, samples, example)
 
 
-def _report(
+def base_report(
     group: Group,
     scores_G: NDArray[np.floating[Any]],
     numbers: Mapping[str, Floats],
     samples: Sequence[Sample],
     example: dict[str, Any],
 ) -> GroupReport:
+    """Fill in what is the same for every kind of group."""
     episodes = group.episodes
     sampled = sum(e.sampled_tokens() for e in episodes)
     return GroupReport(
@@ -115,6 +118,12 @@ def _report(
         sizes=tuple((s.num_tokens, s.num_trained) for s in samples),
         example=example,
     )
+
+
+def reflection_density(facts: Sequence[Mapping[str, float | str]]) -> Floats:
+    """Reflections per token of thoughts, from what their environment counted; 0 without tokens."""
+    counts = np.array([float(f["reflections"]) for f in facts], np.float32)
+    return counts / np.maximum([float(f["thought_tokens"]) for f in facts], 1).astype(np.float32)
 
 
 def _fact(episode: Episode, name: str, default: float) -> float:

@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from rlsys.algorithms.reflection import count_reflections
 from rlsys.config import (
     AnytimeConfig,
+    BrpoConfig,
     DialogueSection,
     EconomicsDialogue,
     OpenEnvDialogue,
     RunConfig,
 )
+from rlsys.config_parts import ThoughtSection
+from rlsys.config_reflection import ReflectionEpisodes, RevisionConfig
+from rlsys.data.decoding import token_texts
 from rlsys.data.prompts import (
     PromptRenderer,
     ThinkTokens,
@@ -23,8 +28,11 @@ from rlsys.data.prompts import (
 from rlsys.environments.anytime import AnytimeEnvironment
 from rlsys.environments.dialogue import DialogueEnvironment
 from rlsys.environments.economics.ledger import settle_group
+from rlsys.environments.reflection import ReflectionEnvironment, Revising
 from rlsys.environments.report import Decode, GroupReport, report_anytime, report_dialogues
+from rlsys.environments.report_reflection import report_reflections, report_thoughts
 from rlsys.environments.turns import TurnEnvironment
+from rlsys.reflection.detector import ReflectionDetector
 from rlsys.types import Generator, Grader, Group, Problem, Sample
 
 if TYPE_CHECKING:
@@ -47,10 +55,27 @@ class EpisodeSource(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """The frozen reflection model of a run."""
+
+    generator: Generator
+    max_length: int
+    """Most tokens of a prompt and its reply together."""
+
+
 def episode_source(
-    config: RunConfig, role: Role, generator: Generator, grader: Grader, max_length: int
+    config: RunConfig,
+    role: Role,
+    generator: Generator,
+    grader: Grader,
+    max_length: int,
+    reader: Reader | None = None,
 ) -> EpisodeSource:
-    """Return what grows the groups of `role`, in sequences of at most `max_length` tokens."""
+    """Return what grows the groups of `role`, in sequences of at most `max_length` tokens.
+
+    `reader` is needed to grow training groups with revisions.
+    """
     tokenizer = load_tokenizer(config.model.path)
     wiring = _Wiring(
         config=config,
@@ -61,10 +86,13 @@ def episode_source(
         generator=generator,
         grader=grader,
         max_length=max_length,
+        reader=reader,
     )
     match config.environment:
         case AnytimeConfig() as environment:
             return _AnytimeSource(_anytime(wiring, environment), wiring.renderer)
+        case ReflectionEpisodes() as environment:
+            return _reflection(wiring, environment)
         case EconomicsDialogue() as environment:
             turns = _economics(wiring, environment)
             return _DialogueSource(_dialogue(wiring, environment, turns, max_turns=None))
@@ -114,6 +142,7 @@ class _Wiring:
     generator: Generator
     grader: Grader
     max_length: int
+    reader: Reader | None
 
     @property
     def training(self) -> bool:
@@ -147,6 +176,33 @@ class _AnytimeSource:
 
 
 @dataclass(frozen=True, slots=True)
+class _ReflectionSource:
+    environment: ReflectionEnvironment
+    renderer: PromptRenderer
+
+    async def grow(self, index: int, problem: Problem) -> Group:
+        return await self.environment.run_group(index, problem, self.renderer.render(problem))
+
+    def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
+        grower = self.environment.originals
+        return report_reflections(group, grower, samples, grower.decode)
+
+
+@dataclass(frozen=True, slots=True)
+class _ThoughtSource:
+    """Evaluates thoughts under several budgets, without revisions."""
+
+    environment: AnytimeEnvironment
+    renderer: PromptRenderer
+
+    async def grow(self, index: int, problem: Problem) -> Group:
+        return await self.environment.run_group(index, problem, self.renderer.render(problem))
+
+    def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
+        return report_thoughts(group, self.environment, samples, self.environment.decode)
+
+
+@dataclass(frozen=True, slots=True)
 class _DialogueSource:
     environment: DialogueEnvironment
 
@@ -161,10 +217,32 @@ class _DialogueSource:
 
 
 def _anytime(wiring: _Wiring, environment: AnytimeConfig) -> AnytimeEnvironment:
-    training, config = wiring.training, wiring.config
+    algorithm = wiring.config.algorithm
+    shaped = isinstance(algorithm, BrpoConfig) and algorithm.shaping is not None
+    if not wiring.training:
+        return _thoughts(wiring, environment, counted=shaped)
+    budgets, answers = environment.budgets, environment.answers
+    return _thoughts(wiring, environment, counted=shaped, budgets=budgets, answers=answers)
+
+
+def _thoughts(
+    wiring: _Wiring,
+    environment: ThoughtSection,
+    *,
+    counted: bool,
+    budgets: tuple[int, ...] | None = None,
+    answers: int | None = None,
+) -> AnytimeEnvironment:
+    """Thoughts answered at budgets; by default those of the evaluation."""
+    config, counting = wiring.config, environment.reflections
+
+    def count(thought: Sequence[int]) -> int:
+        text = wiring.decode(thought)
+        return count_reflections(text, counting.mode, words=counting.words, gap=counting.gap)
+
     return AnytimeEnvironment(
-        budgets=environment.budgets if training else config.evaluation_budgets,
-        answers=environment.answers if training else config.evaluation.answers,
+        budgets=budgets or config.evaluation_budgets,
+        answers=answers or config.evaluation.answers,
         answer_tokens=environment.answer_tokens,
         group_size=wiring.group_size,
         temperature=wiring.temperature,
@@ -173,7 +251,34 @@ def _anytime(wiring: _Wiring, environment: AnytimeConfig) -> AnytimeEnvironment:
         decode=wiring.decode,
         generator=wiring.generator,
         grader=wiring.grader,
+        count_reflections=count if counted else None,
     )
+
+
+def _reflection(wiring: _Wiring, environment: ReflectionEpisodes) -> EpisodeSource:
+    if not wiring.training:
+        return _ThoughtSource(_thoughts(wiring, environment, counted=True), wiring.renderer)
+    budgets = (environment.budget,)
+    originals = _thoughts(wiring, environment, counted=True, budgets=budgets, answers=1)
+    revision = environment.revision
+    revising = None
+    if revision is not None:
+        revising = _revising(wiring, revision, environment.revision_tokens)
+    return _ReflectionSource(
+        ReflectionEnvironment(originals=originals, revising=revising), wiring.renderer
+    )
+
+
+def _revising(wiring: _Wiring, revision: RevisionConfig, answer_tokens: int) -> Revising:
+    assert wiring.reader is not None
+    detector = ReflectionDetector(
+        wiring.reader.generator,
+        load_tokenizer(revision.reader.path),
+        revision.detector,
+        max_length=wiring.reader.max_length,
+        policy_texts=lambda ids: token_texts(wiring.tokenizer, ids.tolist()),
+    )
+    return Revising(detector=detector, strength=revision.strength, answer_tokens=answer_tokens)
 
 
 def _economics(wiring: _Wiring, environment: EconomicsDialogue) -> TurnEnvironment:

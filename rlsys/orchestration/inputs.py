@@ -181,8 +181,8 @@ def _asked(
         asked,
         True,
         (
-            f"episodes of {environment.episode.problems} problems from {corpus.source}; evaluated on "
-            f"{episodes} from {held_out.source}"
+            f"episodes of {environment.episode.problems} problems from {corpus.source}; evaluated "
+            f"on {episodes} from {held_out.source}"
         ),
     )
 

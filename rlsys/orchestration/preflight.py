@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final
 from rich.table import Table
 
 from rlsys.config import AnytimeConfig, DialogueSection, ModelConfig, RunConfig
-from rlsys.data.prompts import (
-    resolve_model_path,
-)
+from rlsys.config_reflection import ReflectionEpisodes
+from rlsys.data.prompts import resolve_model_path
 from rlsys.errors import ConfigError, ModelError
 from rlsys.orchestration.resources import check_local_gpus, check_resources, check_shares
 
@@ -40,41 +39,44 @@ _MODEL_FILES: Final = {
 }
 
 
-def check_model(model: ModelConfig, *, on_cpu: bool) -> int:
+def check_model(
+    model: ModelConfig, *, on_cpu: bool, key: str = "model", engines: str = "generation"
+) -> int:
     """Return the longest sequence in tokens that the model may be used with.
 
-    `on_cpu` says that the CPU build of vLLM will run it.
+    `on_cpu` says that the CPU build of vLLM will run it; `key` and `engines` are where it and its
+    engines are set.
 
     Raises ModelError if the folder lacks its files, if max_length is beyond the model's own limit,
     or if the CPU build has no attention for its head size.
     """
-    folder = resolve_model_path(model.path)
-    settings = _model_settings(model.path, folder)
+    folder = resolve_model_path(model.path, f"{key}.path")
+    settings = _model_settings(model.path, folder, key)
     own: int | None = getattr(settings, "max_position_embeddings", None)
     if model.max_length is not None and own is not None and model.max_length > own:
         raise ModelError(
-            f"model.max_length {model.max_length} is beyond the {own} positions of model.path "
+            f"{key}.max_length {model.max_length} is beyond the {own} positions of {key}.path "
             f"{model.path!r}; lower it"
         )
     limit = model.max_length or own
     if limit is None:
         raise ModelError(
-            f"model.path {model.path!r} does not say how long its sequences may be; "
-            "set model.max_length"
+            f"{key}.path {model.path!r} does not say how long its sequences may be; "
+            f"set {key}.max_length"
         )
     heads = getattr(settings, "num_attention_heads", None)
     if on_cpu and heads is not None:
         size = getattr(settings, "head_dim", None) or settings.hidden_size // heads
         if size not in CPU_HEAD_SIZES:
             raise ModelError(
-                f"model.path {model.path!r} has attention heads of size {size}, but engines on the "
-                f"CPU take {', '.join(map(str, CPU_HEAD_SIZES))}; set generation.gpus_per_engine "
+                f"{key}.path {model.path!r} has attention heads of size {size}, but engines on the "
+                f"CPU take {', '.join(map(str, CPU_HEAD_SIZES))}; set {engines}.gpus_per_engine "
                 "or use another model"
             )
     return limit
 
 
-def _model_settings(path: str, folder: str) -> PretrainedConfig:
+def _model_settings(path: str, folder: str, key: str) -> PretrainedConfig:
     from transformers import AutoConfig
 
     local = Path(folder)
@@ -83,14 +85,14 @@ def _model_settings(path: str, folder: str) -> PretrainedConfig:
             if not any(found for pattern in patterns for found in local.glob(pattern)):
                 raise ModelError(
                     f"model folder {path!r} has no {what} ({' or '.join(patterns)}); set "
-                    "model.path to a whole Hugging Face folder"
+                    f"{key}.path to a whole Hugging Face folder"
                 )
     try:
         settings = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ModelError(
-            f"model.path {path!r} is neither a folder nor a hub name that can be loaded "
+            f"{key}.path {path!r} is neither a folder nor a hub name that can be loaded "
             f"({reason}); correct it, or download the model and give its folder"
         ) from error
     return settings.get_text_config()
@@ -147,6 +149,15 @@ def _scores_and_tokens(config: RunConfig) -> tuple[int, str, str]:
                 episodes * env.slots,
                 f"x {len(env.budgets)} budgets x {env.answers} answers per episode",
                 f"{env.budgets[-1]} thought + {env.slots} x {env.answer_tokens} answer per episode",
+            )
+        case ReflectionEpisodes():
+            revised = env.revision is not None
+            return (
+                episodes * (1 + revised),
+                "originals" + " and revisions" * revised,
+                f"{env.budget} thought + {env.answer_tokens} answer"
+                + f" + {env.revision_tokens} revised answer" * revised
+                + " per episode",
             )
         case DialogueSection():
             turns = env.most_turns

@@ -13,6 +13,7 @@ from math import inf
 from typing import NamedTuple
 
 from rlsys.config import GenerationConfig, LearnerConfig, RunConfig, SftConfig
+from rlsys.config_parts import EnginesConfig
 from rlsys.errors import ConfigError, ResourceError
 
 SERVICE_CPUS = 1.0
@@ -57,19 +58,58 @@ def bundles(config: Wanted) -> list[Bundle]:
 
 
 def placed_bundles(config: RunConfig | SftConfig) -> list[Bundle]:
-    """The bundles of the placement group, in its order: shared cards, or ranks then engines."""
+    """The bundles of the placement group, in its order: ranks, engines, readers.
+
+    What shares a card shares a bundle: see `engine_bundle` and `reader_bundle`.
+    """
     learner = config.learner
     ranks = several("learner rank", learner.ranks, learner.cpus_per_rank, learner.gpus_per_rank)
     if isinstance(config, SftConfig):
         return ranks
-    generation = config.generation
-    if colocated(learner, generation):
-        cpus = learner.cpus_per_rank + generation.cpus_per_engine
-        return several("shared card", learner.ranks, cpus, 1.0)
+    generation, readers = config.generation, _readers(config)
     engines = several(
         "engine", generation.engines, generation.cpus_per_engine, generation.gpus_per_engine
     )
-    return ranks + engines
+    if beside(config):
+        engines[: len(readers)] = map(_joined, engines, readers)
+        readers = []
+    if colocated(learner, generation):
+        shared = several("shared card", learner.ranks, 0.0, 1.0)
+        both = zip(shared, ranks, engines, strict=False)
+        return [card._replace(cpus=r.cpus + e.cpus) for card, r, e in both] + readers
+    return ranks + engines + readers
+
+
+def engine_bundle(config: RunConfig, engine: int) -> int:
+    """Which of the placed bundles holds an engine."""
+    return engine + (0 if colocated(config.learner, config.generation) else config.learner.ranks)
+
+
+def reader_bundle(config: RunConfig, reader: int) -> int:
+    """Which of the placed bundles holds an engine of the reflection model."""
+    return engine_bundle(config, reader + (0 if beside(config) else config.generation.engines))
+
+
+def beside(config: RunConfig) -> bool:
+    """True if reader i and engine i share card i: both ask for a fraction of one."""
+    revision = config.revision
+    return (
+        revision is not None
+        and 0 < revision.reader_generation.gpus_per_engine < 1
+        and 0 < config.generation.gpus_per_engine < 1
+    )
+
+
+def _readers(config: RunConfig) -> list[Bundle]:
+    """A bundle for every engine of the reflection model."""
+    if config.revision is None:
+        return []
+    wanted = config.revision.reader_generation
+    return several("reader", wanted.engines, wanted.cpus_per_engine, wanted.gpus_per_engine)
+
+
+def _joined(engine: Bundle, reader: Bundle) -> Bundle:
+    return engine._replace(cpus=engine.cpus + reader.cpus, gpus=engine.gpus + reader.gpus)
 
 
 def several(name: str, count: int, cpus: float, gpus: float = 0.0) -> list[Bundle]:
@@ -80,17 +120,12 @@ def several(name: str, count: int, cpus: float, gpus: float = 0.0) -> list[Bundl
 def check_shares(config: RunConfig) -> None:
     """Raise ConfigError for numbers of cards that no machine could give."""
     rank, engine = config.learner.gpus_per_rank, config.generation.gpus_per_engine
-    parallel = config.generation.tensor_parallel
     if rank > 1:
         raise ConfigError(
             f"learner.gpus_per_rank {rank:g} is more than the one card a rank can use; "
             "raise learner.ranks instead"
         )
-    if engine and engine != parallel and (engine > 1 or parallel > 1):
-        raise ConfigError(
-            f"generation.gpus_per_engine {engine:g} does not match generation.tensor_parallel "
-            f"{parallel}; set both to the same number, or tensor_parallel to 1 for a part of a card"
-        )
+    _check_parallel("generation", config.generation)
     if colocated(config.learner, config.generation) and rank + engine > 1:
         raise ConfigError(
             f"learner.gpus_per_rank {rank:g} and generation.gpus_per_engine {engine:g} share a "
@@ -101,6 +136,36 @@ def check_shares(config: RunConfig) -> None:
         raise ConfigError(
             f"learner.ranks {ranks} and generation.engines {engines} share cards one by one; set "
             "them to the same number, or give each a whole card"
+        )
+    if config.revision is not None:
+        _check_readers(config, config.revision.reader_generation)
+
+
+def _check_parallel(key: str, wanted: EnginesConfig) -> None:
+    engine, parallel = wanted.gpus_per_engine, wanted.tensor_parallel
+    if engine and engine != parallel and (engine > 1 or parallel > 1):
+        raise ConfigError(
+            f"{key}.gpus_per_engine {engine:g} does not match {key}.tensor_parallel "
+            f"{parallel}; set both to the same number, or tensor_parallel to 1 for a part of a card"
+        )
+
+
+def _check_readers(config: RunConfig, wanted: EnginesConfig) -> None:
+    key = "environment.revision.reader_generation"
+    _check_parallel(key, wanted)
+    if not beside(config):
+        return
+    if wanted.engines > config.generation.engines:
+        raise ConfigError(
+            f"{key}.engines {wanted.engines} share cards with generation.engines "
+            f"{config.generation.engines} one by one; set no more of them, or give them whole cards"
+        )
+    rank = config.learner.gpus_per_rank if colocated(config.learner, config.generation) else 0
+    total = rank + config.generation.gpus_per_engine + wanted.gpus_per_engine
+    if total > 1:
+        raise ConfigError(
+            f"{key}.gpus_per_engine {wanted.gpus_per_engine:g} and what else runs on its card add "
+            f"up to {total:g}; lower them to 1 together, or give the readers whole cards"
         )
 
 

@@ -11,7 +11,9 @@ import ray
 
 from actors.generation import EngineSpec, GenerationActor, engine_environment
 from actors.pools import GenerationPool
-from rlsys.config import GenerationConfig, ModelConfig
+from actors.readers import ReaderActor, ReaderPool
+from rlsys.config_parts import EnginesConfig, ModelConfig
+from rlsys.config_reflection import RevisionConfig
 from rlsys.data.prompts import resolve_model_path
 
 CLOSE_SECONDS: Final = 20.0
@@ -20,7 +22,7 @@ CLOSE_SECONDS: Final = 20.0
 
 def engine_pool(
     model: ModelConfig,
-    generation: GenerationConfig,
+    generation: EnginesConfig,
     max_length: int,
     seed: int,
     options: Sequence[dict[str, Any]],
@@ -35,28 +37,49 @@ def engine_pool(
         options: Ray options of each actor.
     """
     actor = ray.remote(GenerationActor)
-    engines = []
-    for index, place_options in enumerate(options):
-        spec = EngineSpec(
-            index=index,
-            model=str(resolve_model_path(model.path)),
-            dtype=model.dtype,
-            max_length=max_length,
-            max_sequences=generation.max_sequences,
-            tensor_parallel=generation.tensor_parallel,
-            on_gpu=generation.gpus_per_engine > 0,
-            gpu_memory_utilization=generation.gpu_memory_utilization,
-            kv_cache_bytes=generation.kv_cache_mib << 20 if generation.kv_cache_mib else None,
-            enforce_eager=generation.enforce_eager,
-            seed=seed,
+    return GenerationPool(
+        [
+            actor.options(**place_options).remote(_spec(model, generation, max_length, seed, index))
+            for index, place_options in enumerate(options)
+        ]
+    )
+
+
+def reader_pool(
+    revision: RevisionConfig, max_length: int, seed: int, options: Sequence[dict[str, Any]]
+) -> ReaderPool:
+    """The same for the reflection model's engines, which Ray starts again when they die."""
+    actor = ray.remote(ReaderActor)
+    readers = [
+        actor.options(max_restarts=revision.restarts, **place_options).remote(
+            _spec(revision.reader, revision.reader_generation, max_length, seed, index)
         )
-        engines.append(actor.options(**place_options).remote(spec))
-    return GenerationPool(engines)
+        for index, place_options in enumerate(options)
+    ]
+    return ReaderPool(readers, timeout_s=revision.timeout_s)
+
+
+def _spec(
+    model: ModelConfig, wanted: EnginesConfig, max_length: int, seed: int, index: int
+) -> EngineSpec:
+    return EngineSpec(
+        index=index,
+        model=str(resolve_model_path(model.path)),
+        dtype=model.dtype,
+        max_length=max_length,
+        max_sequences=wanted.max_sequences,
+        tensor_parallel=wanted.tensor_parallel,
+        on_gpu=wanted.gpus_per_engine > 0,
+        gpu_memory_utilization=wanted.gpu_memory_utilization,
+        kv_cache_bytes=wanted.kv_cache_mib << 20 if wanted.kv_cache_mib else None,
+        enforce_eager=wanted.enforce_eager,
+        seed=seed,
+    )
 
 
 @asynccontextmanager
 async def frozen_engines(
-    model: ModelConfig, generation: GenerationConfig, max_length: int, seed: int
+    model: ModelConfig, generation: EnginesConfig, max_length: int, seed: int
 ) -> AsyncIterator[GenerationPool]:
     """Engines of a model that is not trained, loaded for the time of the block."""
     variables = engine_environment(

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from math import ceil
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import ray
 
 from actors.generation import engine_environment
 from rlsys.config import LearnerConfig, RunConfig, SftConfig
+from rlsys.config_parts import EnginesConfig
 from rlsys.errors import RlsysError
 from rlsys.orchestration.resources import (
     Wanted,
     bundles,
     check_resources,
-    colocated,
+    engine_bundle,
     placed_bundles,
+    reader_bundle,
 )
 
 T = TypeVar("T")
@@ -49,8 +52,16 @@ def ray_session(config: Wanted) -> Iterator[None]:
         ray.shutdown()
 
 
-async def place(config: RunConfig | SftConfig) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Reserve the placement group; return Ray options for every rank and for every engine."""
+class Placement(NamedTuple):
+    """Ray options of every actor that has a place in the placement group."""
+
+    ranks: list[dict[str, Any]]
+    engines: list[dict[str, Any]]
+    readers: list[dict[str, Any]]
+
+
+async def place(config: RunConfig | SftConfig) -> Placement:
+    """Reserve the placement group."""
     from ray.util.placement_group import placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -78,16 +89,20 @@ async def place(config: RunConfig | SftConfig) -> tuple[list[dict[str, Any]], li
         for i in range(learner.ranks)
     ]
     if isinstance(config, SftConfig):
-        return ranks, []
-    generation = config.generation
-    first = 0 if colocated(learner, generation) else learner.ranks
-    variables = engine_environment(
-        on_gpu=generation.gpus_per_engine > 0, threads=int(generation.cpus_per_engine)
+        return Placement(ranks, [], [])
+
+    def engines(wanted: EnginesConfig, bundle: Callable[[int], int]) -> list[dict[str, Any]]:
+        cpus, gpus = wanted.cpus_per_engine, wanted.gpus_per_engine
+        variables = engine_environment(on_gpu=gpus > 0, threads=int(cpus))
+        return [options(bundle(i), cpus, gpus, variables) for i in range(wanted.engines)]
+
+    revision = config.revision
+    readers = None if revision is None else revision.reader_generation
+    return Placement(
+        ranks,
+        engines(config.generation, partial(engine_bundle, config)),
+        [] if readers is None else engines(readers, partial(reader_bundle, config)),
     )
-    return ranks, [
-        options(first + i, generation.cpus_per_engine, generation.gpus_per_engine, variables)
-        for i in range(generation.engines)
-    ]
 
 
 def learner_environment(config: LearnerConfig) -> dict[str, str]:

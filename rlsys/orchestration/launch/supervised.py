@@ -36,8 +36,8 @@ async def _sft(config: SftConfig, rows: SupervisedRows, reporter: Reporter) -> N
         rpo=config.rpo,
         total_steps=config.steps,
     )
-    rank_options, _ = await place(config)
-    group = await LearnerGroup.start(spec, rank_options)
+    placed = await place(config)
+    group = await LearnerGroup.start(spec, placed.ranks)
     try:
         await _steps(config, rows, RayLearner(group), reporter)
     finally:

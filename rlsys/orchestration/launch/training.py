@@ -17,17 +17,19 @@ import ray
 from actors.environment import EnvironmentActor
 from actors.grading import GradingActor
 from actors.pools import GenerationPool, GradingPool
+from actors.readers import ReaderPool
 from learner.group import LearnerGroup
 from learner.spec import LearnerSpec
 from rlsys.config import RunConfig
 from rlsys.data.grading import self_test
 from rlsys.data.problems import ProblemStream
 from rlsys.data.prompts import resolve_model_path
+from rlsys.environments.sources import Reader
 from rlsys.errors import RlsysError
 from rlsys.orchestration.checkpoints import CheckpointStore
 from rlsys.orchestration.evaluation import evaluate as run_evaluation
 from rlsys.orchestration.inputs import Inputs, check_inputs
-from rlsys.orchestration.launch.engines import engine_pool, quietly
+from rlsys.orchestration.launch.engines import engine_pool, quietly, reader_pool
 from rlsys.orchestration.launch.learner import RayLearner
 from rlsys.orchestration.launch.runner import ObjectStoreFiles, RayRunner
 from rlsys.orchestration.launch.session import place, ray_session, run
@@ -35,7 +37,7 @@ from rlsys.orchestration.launch.weights import connect
 from rlsys.orchestration.loop import Parts, StopSignal, unless_stopped
 from rlsys.orchestration.loop import train as run_loop
 from rlsys.orchestration.protocols import Reporter
-from rlsys.orchestration.resources import SERVICE_CPUS
+from rlsys.orchestration.resources import SERVICE_CPUS, beside
 from rlsys.orchestration.weight_sync import WeightSync
 
 
@@ -141,8 +143,7 @@ async def _parts(
 
 
 async def _evaluate(config: RunConfig, inputs: Inputs, reporter: Reporter) -> None:
-    _, engine_options = await place(config)
-    engines = _engine_pool(config, inputs, engine_options)
+    engines = _engine_pool(config, inputs, (await place(config)).engines)
     try:
         runner = _runner(config, inputs, engines)
         await engines.start()
@@ -164,21 +165,24 @@ def weights_folder(run_dir: Path) -> Path:
 @asynccontextmanager
 async def _processes(config: RunConfig, inputs: Inputs) -> AsyncIterator[_Processes]:
     """Start all at the same time (they import for long), end them whatever happens."""
-    rank_options, engine_options = await place(config)
-    engines = _engine_pool(config, inputs, engine_options)
+    placed = await place(config)
+    engines = _engine_pool(config, inputs, placed.engines)
+    readers = _reader_pool(config, inputs, placed.readers)
     folder = weights_folder(config.run_dir)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     learner: LearnerGroup | None = None
-    starting = asyncio.ensure_future(engines.start())
+    starting = asyncio.ensure_future(_start(config, engines, readers))
     try:
-        runner = _runner(config, inputs, engines)
-        learner = await LearnerGroup.start(_learner_spec(config), rank_options)
+        runner = _runner(config, inputs, engines, readers)
+        learner = await LearnerGroup.start(_learner_spec(config), placed.ranks)
         await starting
         yield _Processes(learner, engines, runner, str(folder))
     finally:
         if starting.done():  # one that still loads hears nothing; Ray kills it
             await quietly(engines.close())
+            if readers is not None:
+                await quietly(readers.close())
         if learner is not None:
             await quietly(learner.close())
         shutil.rmtree(folder, ignore_errors=True)
@@ -192,14 +196,42 @@ def _engine_pool(
     )
 
 
-def _runner(config: RunConfig, inputs: Inputs, engines: GenerationPool) -> RayRunner:
+def _reader_pool(
+    config: RunConfig, inputs: Inputs, options: list[dict[str, Any]]
+) -> ReaderPool | None:
+    revision, length = config.revision, inputs.reader_length
+    if revision is None or length is None:
+        return None
+    return reader_pool(revision, length, config.seed, options)
+
+
+async def _start(config: RunConfig, engines: GenerationPool, readers: ReaderPool | None) -> None:
+    """Load all engines at once; those that share a card measure its memory one after the other."""
+    if readers is None:
+        await engines.start()
+    elif beside(config):
+        await engines.start()
+        await readers.start()
+    else:
+        await asyncio.gather(engines.start(), readers.start())
+
+
+def _runner(
+    config: RunConfig,
+    inputs: Inputs,
+    engines: GenerationPool,
+    readers: ReaderPool | None = None,
+) -> RayRunner:
     light = {"num_cpus": SERVICE_CPUS, "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}}}
     grader = ray.remote(GradingActor).options(**light)
     graders = [grader.remote(config.grading) for _ in range(config.grading.actors)]
     grading = GradingPool(graders, max_characters=config.grading.max_characters)
     environment = ray.remote(EnvironmentActor).options(**light)
+    reader = None
+    if readers is not None and inputs.reader_length is not None:
+        reader = Reader(readers, inputs.reader_length)
     environments = [
-        environment.remote(config, engines, grading, inputs.longest_sequence)
+        environment.remote(config, engines, grading, inputs.longest_sequence, reader)
         for _ in range(config.rollout.environment_actors)
     ]
     return RayRunner(environments, engines)
