@@ -9,16 +9,27 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from rlsys import reflection_cli
+from rlsys import economics_cli, reflection_cli
 from rlsys.cli_common import STOPPED, ConfigFile, Overrides, sentences, terminal
 from rlsys.errors import UserError
 
+
+class _Commands(TyperGroup):
+    """Knows commands of two words, such as `eval economics` beside `eval CONFIG.yaml`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        two = " ".join(args[:2])
+        return super().resolve_command(ctx, [two, *args[2:]] if two in self.commands else args)
+
+
 app = typer.Typer(
     name="rlsys",
+    cls=_Commands,
     help="Train reasoning language models to spend thinking tokens well.",
     no_args_is_help=True,
     add_completion=False,
@@ -27,6 +38,7 @@ app = typer.Typer(
 config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(reflection_cli.app, name="reflection")
+app.command("eval economics")(economics_cli.evaluate)
 
 Supervised = Annotated[bool, typer.Option("--sft", help="The configuration of `rlsys sft`.")]
 

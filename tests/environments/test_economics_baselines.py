@@ -1,6 +1,4 @@
-"""Baseline agents against worked rules, and evaluation that pairs seeds and ends."""
-
-import json
+"""Baseline agents against worked rules."""
 
 import numpy as np
 import pytest
@@ -15,14 +13,6 @@ from rlsys.environments.economics.baselines import (
     Uniform,
 )
 from rlsys.environments.economics.counting import WORDS, load_tokenizer
-from rlsys.environments.economics.evaluation import (
-    Agent,
-    EpisodeResult,
-    Evaluation,
-    LocalSession,
-    bootstrap_mean,
-    evaluate,
-)
 
 
 def observation(**fields):
@@ -103,57 +93,5 @@ def test_the_adder_works_it_out_or_is_cut_off():
     adder = ColumnAdder(WORDS)
     assert adder("3+8-2", 100) == "3 +8 = 11 -2 = 9 \\boxed{9}"
     assert adder("3+8-2", 5).split() == ["3", "+8", "=", "11"]
-
-
-def agents():
-    return {
-        "uniform": Agent(Uniform(), ColumnAdder(WORDS)),
-        "greedy_max": Agent(GreedyMax(), ColumnAdder(WORDS)),
-        "filler": Agent(Uniform(), Filler(WORDS)),
-    }
-
-
-def test_b1_b20_evaluation_ends_and_pairs_seeds():
-    env = EconomicsEnvironment(EconomicsConfig(reveal_type=True))
-    result = evaluate(LocalSession(env, total_budget=300), agents(), episodes=6, seed=42)
-    for episodes in result.episodes.values():
-        assert [episode.seed for episode in episodes] == [42, 43, 44, 45, 46, 47]
-        assert {episode.budget for episode in episodes} == {300}
-    summary = result.summary()
-    assert summary["filler"]["accuracy"] == (0.0, 0.0, 0.0)
-    assert summary["greedy_max"]["accuracy"] == (1.0, 1.0, 1.0)
-    low, high = summary["uniform"]["total_reward"].low, summary["uniform"]["total_reward"].high
-    assert low <= summary["uniform"]["total_reward"].mean <= high
-    assert result.advantage("greedy_max", over="filler").low > 5
-    assert result.advantage("uniform", over="uniform") == (0.0, 0.0, 0.0)
-    allocation = result.allocation("greedy_max")
-    assert allocation["arithmetic_10"] > allocation["arithmetic_2"]
-    assert json.loads(json.dumps(result.as_json()))["episodes"]["uniform"][0]["tokens"]
-
-
-def test_b20_accuracy_counts_what_was_never_answered():
-    result = EpisodeResult(
-        seed=1,
-        total_reward=0.0,
-        correct=2,
-        answered=4,
-        questions=10,
-        spent=100,
-        budget=80,
-        tokens=[25] * 4,
-        rewards=[0.0] * 4,
-        types=[None] * 4,
-    )
-    numbers = result.numbers()
-    assert numbers["accuracy"] == 0.2
-    assert numbers["accuracy_answered"] == 0.5
-    assert (numbers["utilisation"], numbers["overspend_tokens"]) == (1.25, 20.0)
-    assert numbers["correct_per_1000_tokens"] == 20.0
-    assert Evaluation({"a": [result]}).allocation("a") == {"hidden": 25.0}
-
-
-def test_bootstrap_interval_of_a_known_sample():
-    mean, low, high = bootstrap_mean([0.0, 1.0] * 50)
-    assert mean == 0.5
-    assert 0.38 < low < 0.43
-    assert 0.57 < high < 0.62
+    assert adder.needed("3+8-2") == 10  # 8 words
+    assert adder("3+8-2", 10) == adder("3+8-2", 100) != adder("3+8-2", 9)

@@ -8,7 +8,7 @@ greedy-max has a rule of its own and the bandit learns from the observation it a
 from __future__ import annotations
 
 import re
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from rlsys.data.arithmetic import signed_terms
 from rlsys.environments.economics.config import METAMATH_TYPES, NUMINA_TYPE
 from rlsys.environments.economics.counting import TokenCounter
 from rlsys.environments.economics.models import EconomicsObservation
+from rlsys.environments.economics.sessions import Answer
 
 
 class Allocator(Protocol):
@@ -180,9 +181,39 @@ class ColumnAdder:
 
     def __call__(self, question: str, tokens: int) -> str:
         """Return `3 +8 = 11 -2 = 9 \\boxed{9}`, cut after `tokens`."""
+        return self._counter.prefix(self._worked(question), tokens)
+
+    def needed(self, question: str) -> int:
+        """Return the fewest tokens that end in the answer."""
+        return self._counter.count(self._worked(question))
+
+    @staticmethod
+    def _worked(question: str) -> str:
         first, *rest = signed_terms(question)
         steps, total = [str(first)], first
         for term in rest:
             total += term
             steps.append(f"{term:+d} = {total}")
-        return self._counter.prefix(f"{' '.join(steps)} \\boxed{{{total}}}", tokens)
+        return f"{' '.join(steps)} \\boxed{{{total}}}"
+
+
+class Baseline(NamedTuple):
+    """An agent: the allocator decides how long, the solver answers."""
+
+    allocator: Allocator
+    solver: Solver
+
+    @property
+    def concurrency(self) -> int:
+        """LinUCB learns from one episode to the next, and the others are too quick to need more."""
+        return 1
+
+    async def answer(self, seen: EconomicsObservation) -> Answer:
+        """Answer within the allocation."""
+        allocated = self.allocator.allocate(seen)
+        return Answer(self.solver(seen.question, allocated), allocated=allocated)
+
+    def learn(self, seen: EconomicsObservation, answer: Answer, reward: float) -> None:
+        """Tell the allocator."""
+        assert answer.allocated is not None
+        self.allocator.learn(seen, answer.allocated, reward)

@@ -11,3 +11,7 @@ class RequestError(UserError):
 
 class LedgerError(RlsysError):
     """Tokens got lost: what was charged is not what was generated, trained and masked."""
+
+
+class EndpointError(UserError):
+    """What should answer at an address does not, or not in the way it should."""
