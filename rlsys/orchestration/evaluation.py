@@ -19,5 +19,5 @@ async def evaluate(
         *(runner.evaluate_group(index, problem) for index, problem in enumerate(problems))
     )
     numbers = mean_numbers(reports) | {"problems": float(len(problems))}
-    reporter.evaluation(step, numbers)
+    reporter.evaluation(step, numbers, [report.example for report in reports])
     return reports

@@ -71,8 +71,10 @@ class Reporter(Protocol):
         """Record readable episodes."""
         ...
 
-    def evaluation(self, step: int, numbers: dict[str, float]) -> None:
-        """Record an evaluation after `step` steps."""
+    def evaluation(
+        self, step: int, numbers: dict[str, float], episodes: list[dict[str, Any]]
+    ) -> None:
+        """Record an evaluation after `step` steps: its means, and one episode of every problem."""
         ...
 
     def message(self, text: str) -> None:

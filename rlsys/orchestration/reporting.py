@@ -3,7 +3,7 @@
     runs/NAME/config.yaml            the resolved configuration
               metrics.jsonl          a row a step and a row an evaluation
               tensorboard/           the same for TensorBoard
-              samples/step-N.jsonl   episodes in words, one a line
+              samples/*-N.jsonl      episodes of step N or of an evaluation in words, one a line
 
 Only files and the console are touched here; nothing knows of Ray.
 """
@@ -64,22 +64,28 @@ class Reporter:
             self._live.start()
         self._live.update(live_block(step, self._total, metrics), refresh=True)
 
-    def evaluation(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Record the means of an evaluation after `step` steps; `score/BUDGET` make the curve."""
+    def evaluation(
+        self,
+        step: int,
+        numbers: Mapping[str, float],
+        episodes: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Record the means of an evaluation after `step` steps; `score/BUDGET` make the curve.
+
+        `episodes` are written in words to samples/evaluation-`step`.jsonl.
+        """
         row = {f"{EVALUATION}{n.removeprefix('score/')}": v for n, v in numbers.items()}
         curve = scores(numbers)
         if curve:
             row[f"{EVALUATION}mean"] = fmean(curve.values())
         self._open().write(step, row)
+        self._write_samples(f"evaluation-{step}", episodes)
         self._print(f"evaluation after step {step}: {_evaluation_line(numbers)}")
 
     def episodes(self, step: int, episodes: Sequence[Mapping[str, Any]]) -> None:
         """Write episodes in words to samples/step-`step`.jsonl."""
         self._open()
-        folder = self._run_dir / SAMPLES
-        folder.mkdir(exist_ok=True)
-        lines = (json.dumps(episode, ensure_ascii=False) + "\n" for episode in episodes)
-        (folder / f"step-{step}.jsonl").write_text("".join(lines), encoding="utf-8")
+        self._write_samples(f"step-{step}", episodes)
 
     def message(self, text: str) -> None:
         """Tell the user one sentence."""
@@ -123,6 +129,12 @@ class Reporter:
             self._sink = MetricsSink(self._run_dir, self._resumed_step)
         return self._sink
 
+    def _write_samples(self, name: str, episodes: Sequence[Mapping[str, Any]]) -> None:
+        folder = self._run_dir / SAMPLES
+        folder.mkdir(exist_ok=True)
+        lines = (json.dumps(episode, ensure_ascii=False) + "\n" for episode in episodes)
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+
     def _print(self, text: str) -> None:
         # Lines are for grep: never wrapped at the width of a console that is no terminal.
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -142,6 +154,6 @@ def _evaluation_line(numbers: Mapping[str, float]) -> str:
 
 
 def _drop_samples_after(folder: Path, step: int) -> None:
-    for path in folder.glob("step-*.jsonl"):
-        if int(path.stem.removeprefix("step-")) > step or step == 0:
+    for path in folder.glob("*-*.jsonl"):
+        if int(path.stem.rpartition("-")[2]) > step or step == 0:
             path.unlink()

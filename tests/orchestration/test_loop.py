@@ -111,7 +111,7 @@ class Reporter:
     def episodes(self, step: int, episodes: list[dict[str, Any]]) -> None:
         assert episodes == [{"group": (step - 1) * 2}]
 
-    def evaluation(self, step: int, numbers: dict[str, float]) -> None:
+    def evaluation(self, step: int, numbers: dict[str, float], episodes: Any) -> None:
         self._world.log.append(f"curve {step} {numbers['score/16']} {numbers['score/64']}")
 
     def message(self, text: str) -> None:
