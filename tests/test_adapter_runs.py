@@ -43,7 +43,7 @@ def finish(commands: list[Command], run_dir: Path, name: str, settings: dict[str
 
 def check_export(export: Path) -> None:
     """The starting policy's names and shapes, other values, and the adapter beside them."""
-    start = load_file(resolve_model_path("tiny") / "model.safetensors")
+    start = load_file(Path(resolve_model_path("tiny")) / "model.safetensors")
     merged = load_file(export / "model.safetensors")
     assert {k: v.shape for k, v in merged.items()} == {k: v.shape for k, v in start.items()}
     changed = {
@@ -114,5 +114,5 @@ def test_engines_serve_what_adapters_learn(commands: list[Command], tmp_path: Pa
     (weights,) = tmp_path.glob("run/checkpoints/step-3/learner/*/*model_states.pt")
     assert (
         weights.stat().st_size
-        < 0.5 * (resolve_model_path("tiny") / "model.safetensors").stat().st_size
+        < 0.5 * (Path(resolve_model_path("tiny")) / "model.safetensors").stat().st_size
     )
