@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import inf
 from typing import NamedTuple
 
@@ -67,16 +68,16 @@ def placed_bundles(config: RunConfig | SftConfig) -> list[Bundle]:
     if isinstance(config, SftConfig):
         return ranks
     generation, readers = config.generation, _readers(config)
-    engines = several(
-        "engine", generation.engines, generation.cpus_per_engine, generation.gpus_per_engine
-    )
-    if beside(config):
-        engines[: len(readers)] = map(_joined, engines, readers)
-        readers = []
     if colocated(learner, generation):
-        shared = several("shared card", learner.ranks, 0.0, 1.0)
-        both = zip(shared, ranks, engines, strict=False)
-        return [card._replace(cpus=r.cpus + e.cpus) for card, r, e in both] + readers
+        cpus = learner.cpus_per_rank + generation.cpus_per_engine
+        ranks, engines = [], several("shared card", learner.ranks, cpus, 1.0)
+    else:
+        engines = several(
+            "engine", generation.engines, generation.cpus_per_engine, generation.gpus_per_engine
+        )
+    if beside(config):
+        engines = [_with_reader(*pair) for pair in zip_longest(engines, readers)]
+        readers = []
     return ranks + engines + readers
 
 
@@ -108,8 +109,11 @@ def _readers(config: RunConfig) -> list[Bundle]:
     return several("reader", wanted.engines, wanted.cpus_per_engine, wanted.gpus_per_engine)
 
 
-def _joined(engine: Bundle, reader: Bundle) -> Bundle:
-    return engine._replace(cpus=engine.cpus + reader.cpus, gpus=engine.gpus + reader.gpus)
+def _with_reader(card: Bundle, reader: Bundle | None) -> Bundle:
+    """A bundle that holds a reader too; a whole card is no larger for it."""
+    if reader is None:
+        return card
+    return card._replace(cpus=card.cpus + reader.cpus, gpus=min(card.gpus + reader.gpus, 1.0))
 
 
 def several(name: str, count: int, cpus: float, gpus: float = 0.0) -> list[Bundle]:

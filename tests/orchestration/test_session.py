@@ -23,7 +23,7 @@ def test_a_session_holds_what_the_run_asks_for_and_places_ranks_before_engines()
     asked = config({"ranks": 2, "cpus_per_rank": 2.5}, {"engines": 1, "cpus_per_engine": 3})
 
     async def main() -> list[tuple[float, int, str]]:
-        ranks, engines = await place(asked)
+        ranks, engines, _ = await place(asked)
         return [
             (
                 options["num_cpus"],
