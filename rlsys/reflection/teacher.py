@@ -136,10 +136,10 @@ def read_classification(reply: str, count: int) -> tuple[list[str] | None, bool]
     stands. None instead of labels if one is missing.
     """
     marks = list(_NUMBER.finditer(reply))
-    ends = [mark.start() for mark in marks[1:]] + [len(reply)]
+    ends = [*(mark.start() for mark in marks[1:]), len(reply)]
     labels: dict[int, str] = {}
     doubled = False
-    for mark, end in zip(marks, ends, strict=True):
+    for mark, end in zip(marks, ends, strict=False):  # without marks there is an end too many
         for label in _LABEL.findall(reply[mark.end() : end]):
             doubled |= int(mark.group(1)) in labels
             labels.setdefault(int(mark.group(1)), label.title())
