@@ -119,3 +119,26 @@ def test_files_that_hold_no_results(tmp_path):
     assert "3 types" in spoilt(path, lambda tree: tree["raw"]["a"][0].update(types=["x"] * 3))
     assert "budget of 0" in spoilt(path, lambda tree: tree["raw"]["a"][0].update(budget=0))
     assert "no episode of 'a'" in spoilt(path, lambda tree: tree["raw"].update(a=[]))
+
+
+def test_the_evaluation_of_a_run_is_one_more_agent(tmp_path):
+    turn = {"problems": 10.0, "total_budget": 80.0, "type": "easy", "reward": 1.1}
+    turns = [
+        {**turn, "charged": 30.0, "verdict": "right"},
+        {**turn, "charged": 50.0, "verdict": "wrong", "reward": -1.0},
+    ]
+    path = tmp_path / "mine/samples/evaluation-80.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"seed": 7, "turns": turns}) + "\n")
+    (name, (played,)), *_ = read_results(path).items()
+    assert name == "mine@80"
+    assert (played.seed, played.questions, played.budget) == (7, 10, 80)
+    assert (played.tokens, played.right) == ((30, 50), (True, False))
+    assert played.total_reward == pytest.approx(0.1)
+
+
+def test_episodes_of_another_environment_are_refused(tmp_path):
+    path = tmp_path / "evaluation-1.jsonl"
+    path.write_text('{"problem": "3+8"}\n')
+    with pytest.raises(DataError, match="is no evaluation of economics episodes"):
+        read_results(path)

@@ -117,8 +117,13 @@ def write_results(path: Path, raw: Raw, *, settings: Mapping[str, Any] | None = 
 def read_results(path: Path) -> dict[str, list[EpisodeResult]]:
     """Return the episodes of every agent in a file that `write_results` wrote.
 
-    Only `format` and `raw` are read. Raises DataError for a file that is missing or malformed.
+    A .jsonl file holds the evaluation of a run, RUN_DIR/samples/evaluation-STEP.jsonl; its agent is
+    called RUN@STEP. Of a .json file only `format` and `raw` are read.
+
+    Raises DataError for a file that is missing or malformed.
     """
+    if path.suffix == ".jsonl":
+        return _read_samples(path)
     from pydantic import TypeAdapter, ValidationError
 
     try:
@@ -140,3 +145,32 @@ def read_results(path: Path) -> dict[str, list[EpisodeResult]]:
     if empty:
         raise DataError(f"{path} holds no episode of {empty[0]!r}; leave the agent out")
     return raw
+
+
+def _read_samples(path: Path) -> dict[str, list[EpisodeResult]]:
+    agent = f"{path.absolute().parents[1].name}@{path.stem.rpartition('-')[2]}"
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        episodes = [_played(row["seed"], row["turns"]) for row in rows if row["turns"]]
+    except OSError as error:
+        raise DataError(f"cannot read the episodes {path}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path} is no evaluation of economics episodes ({type(error).__name__}: {error}); "
+            "name a file samples/evaluation-STEP.jsonl of a run"
+        ) from None
+    if not episodes:
+        raise DataError(f"{path} holds no episode; evaluate the run again")
+    return {agent: episodes}
+
+
+def _played(seed: int, turns: Sequence[Mapping[str, Any]]) -> EpisodeResult:
+    return EpisodeResult(
+        seed=seed,
+        questions=int(turns[0]["problems"]),
+        budget=int(turns[0]["total_budget"]),
+        tokens=tuple(int(turn["charged"]) for turn in turns),
+        right=tuple(turn["verdict"] == "right" for turn in turns),
+        rewards=tuple(float(turn["reward"]) for turn in turns),
+        types=tuple(turn.get("type") for turn in turns),
+    )
