@@ -26,6 +26,7 @@ from rlsys.orchestration.run_folder import CONFIG
 from rlsys.orchestration.tables import evaluation_table
 
 SAMPLES = "samples"
+THOUGHT_LENGTH = "thought/length"
 
 
 class Reporter:
@@ -72,13 +73,19 @@ class Reporter:
     ) -> None:
         """Record the means of an evaluation after `step` steps; `score/BUDGET` make the curve.
 
+        `token_ratio` is the length of thoughts in percent of what it was at the run's start.
         `episodes` are written in words to samples/evaluation-`step`.jsonl.
         """
         row = {f"{EVALUATION}{n.removeprefix('score/')}": v for n, v in numbers.items()}
         curve = scores(numbers)
         if curve:
             row[f"{EVALUATION}mean"] = fmean(curve.values())
-        self._open().write(step, row)
+        sink = self._open()
+        if (length := numbers.get(THOUGHT_LENGTH)) is not None:
+            found = read_evaluations(self._run_dir / METRICS)
+            start = found[0].thought_length if found else length
+            row[f"{EVALUATION}token_ratio"] = 100.0 * length / start
+        sink.write(step, row)
         self._write_samples(f"evaluation-{step}", episodes)
         self._print(f"evaluation after step {step}: {_evaluation_line(numbers)}")
 

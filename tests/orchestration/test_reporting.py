@@ -146,6 +146,15 @@ def test_the_final_table_compares_the_first_and_the_last_evaluation(tmp_path: Pa
     assert ["change", "+0.600", "+0.100", "+0.350", "-25.4"] in words
 
 
+def test_thoughts_are_compared_with_those_of_the_runs_start(tmp_path: Path) -> None:
+    for step, length in ((0, 40.0), (30, 50.0), (60, 24.0)):
+        reporter, _ = reporter_of(tmp_path)  # the run was killed and goes on
+        reporter.start("", "", resumed_step=step)
+        with reporter:
+            reporter.evaluation(step, {"score/64": 0.4, "thought/length": length})
+    assert [row["evaluation/token_ratio"] for row in rows_of(tmp_path)] == [100.0, 125.0, 60.0]
+
+
 def test_a_single_evaluation_has_no_change(tmp_path: Path) -> None:
     table = evaluation_table({"step 0": Evaluation(0, {"16": 0.5, "thought/length": 12.0})})
     assert table.row_count == 1
