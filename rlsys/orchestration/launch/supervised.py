@@ -30,6 +30,7 @@ async def _sft(config: SftConfig, rows: SupervisedRows, reporter: Reporter) -> N
         dtype=config.model.dtype,
         seed=config.seed,
         config=config.learner,
+        # Every pair counts alike, however long; of single responses every token does.
         loss=LossConfig(aggregation="sequence_mean" if pairs else "token_mean"),
         temperature=1.0,
         objective="rpo" if pairs else "nll",
