@@ -137,7 +137,8 @@ class EconomicsDialect:
 def _answer_facts(before: Fields, entry: Fields) -> dict[str, float | str]:
     facts: dict[str, float | str] = {
         "verdict": float(Verdict.RIGHT if entry["was_correct"] else Verdict.WRONG),
-        "charged": float(entry["tokens_used"]),
+        # What a server counts itself is in a unit of its own, and adds up to no sampled ids.
+        "charged" if before.get("trusted", False) else "counted": float(entry["tokens_used"]),
         "answered_question": before["question"],
     }
     # Sent only by a server that reveals types, which tell the difficulty.

@@ -150,7 +150,7 @@ def test_sixty_four_episodes_at_once_on_a_server_that_counts_by_itself():
     for turns in episodes:
         assert [turn.facts["verdict"] for turn in turns[1:]] == [1.0] * 10
         # Two words, thought included, at 1.33 tokens, whatever the client sampled.
-        assert [turn.facts["charged"] for turn in turns[1:]] == [2.0] * 10
+        assert [turn.facts["counted"] for turn in turns[1:]] == [2.0] * 10
         assert [turn.remaining for turn in turns[:2]] == [300, 298]
 
 

@@ -169,7 +169,7 @@ def _played(seed: int, turns: Sequence[Mapping[str, Any]]) -> EpisodeResult:
         seed=seed,
         questions=int(turns[0]["problems"]),
         budget=int(turns[0]["total_budget"]),
-        tokens=tuple(int(turn["charged"]) for turn in turns),
+        tokens=tuple(int(turn.get("charged", turn.get("counted"))) for turn in turns),
         right=tuple(turn["verdict"] == "right" for turn in turns),
         rewards=tuple(float(turn["reward"]) for turn in turns),
         types=tuple(turn.get("type") for turn in turns),
