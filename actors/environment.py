@@ -8,7 +8,8 @@ from __future__ import annotations
 from rlsys.algorithms.samples import build_samples
 from rlsys.config import RunConfig
 from rlsys.environments.report import GroupReport
-from rlsys.environments.sources import EpisodeSource, Reader, Role, episode_source
+from rlsys.environments.sources import episode_source
+from rlsys.environments.wiring import EpisodeSource, Reader, Role
 from rlsys.types import Generator, Grader, Problem, Sample
 
 

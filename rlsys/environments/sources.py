@@ -4,64 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING
 
-from rlsys.algorithms.reflection import count_reflections
 from rlsys.config import (
     AnytimeConfig,
-    BrpoConfig,
     DialogueSection,
     EconomicsDialogue,
     OpenEnvDialogue,
     RunConfig,
 )
-from rlsys.config_parts import ThoughtSection
-from rlsys.config_reflection import ReflectionEpisodes, RevisionConfig
-from rlsys.data.decoding import token_texts
-from rlsys.data.prompts import (
-    PromptRenderer,
-    ThinkTokens,
-    eos_ids,
-    load_tokenizer,
-    think_end_id,
-)
-from rlsys.environments.anytime import AnytimeEnvironment
+from rlsys.config_reflection import ReflectionEpisodes
+from rlsys.data.prompts import PromptRenderer, eos_ids, load_tokenizer, think_end_id
 from rlsys.environments.dialogue import DialogueEnvironment
 from rlsys.environments.economics.ledger import settle_group
-from rlsys.environments.reflection import ReflectionEnvironment, Revising
-from rlsys.environments.report import Decode, GroupReport, report_anytime, report_dialogues
-from rlsys.environments.report_reflection import report_reflections, report_thoughts
+from rlsys.environments.report import GroupReport, report_dialogues
+from rlsys.environments.thought_sources import anytime_source, reflection_source
 from rlsys.environments.turns import TurnEnvironment
-from rlsys.reflection.detector import ReflectionDetector
+from rlsys.environments.wiring import EpisodeSource, Reader, Role, Wiring
 from rlsys.types import Generator, Grader, Group, Problem, Sample
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from rlsys.environments.remote import RemoteEnvironment
-
-Role = Literal["training", "evaluation"]
-
-
-class EpisodeSource(Protocol):
-    """Grows groups and tells of them."""
-
-    async def grow(self, index: int, problem: Problem) -> Group:
-        """Grow the group at this place in the admission order."""
-        ...
-
-    def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
-        """What the driver learns of a group."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """The frozen reflection model of a run."""
-
-    generator: Generator
-    max_length: int
-    """Most tokens of a prompt and its reply together."""
 
 
 def episode_source(
@@ -77,7 +40,7 @@ def episode_source(
     `reader` is needed to grow training groups with revisions.
     """
     tokenizer = load_tokenizer(config.model.path)
-    wiring = _Wiring(
+    wiring = Wiring(
         config=config,
         role=role,
         tokenizer=tokenizer,
@@ -90,9 +53,9 @@ def episode_source(
     )
     match config.environment:
         case AnytimeConfig() as environment:
-            return _AnytimeSource(_anytime(wiring, environment), wiring.renderer)
+            return anytime_source(wiring, environment)
         case ReflectionEpisodes() as environment:
-            return _reflection(wiring, environment)
+            return reflection_source(wiring, environment)
         case EconomicsDialogue() as environment:
             turns = _economics(wiring, environment)
             return _DialogueSource(_dialogue(wiring, environment, turns, max_turns=None))
@@ -130,78 +93,6 @@ def remote_environment(
     return RemoteEnvironment(url, dialect, **environment.connection.model_dump())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wiring:
-    """What all environments are made from."""
-
-    config: RunConfig
-    role: Role
-    tokenizer: PreTrainedTokenizerBase
-    decode: Decode
-    renderer: PromptRenderer
-    generator: Generator
-    grader: Grader
-    max_length: int
-    reader: Reader | None
-
-    @property
-    def training(self) -> bool:
-        return self.role == "training"
-
-    @property
-    def group_size(self) -> int:
-        config = self.config
-        return config.batch.group_size if self.training else config.evaluation.samples
-
-    @property
-    def temperature(self) -> float:
-        config = self.config
-        return config.generation.temperature if self.training else config.evaluation.temperature
-
-    @property
-    def seed(self) -> int:
-        return self.config.seed + (not self.training)
-
-
-@dataclass(frozen=True, slots=True)
-class _AnytimeSource:
-    environment: AnytimeEnvironment
-    renderer: PromptRenderer
-
-    async def grow(self, index: int, problem: Problem) -> Group:
-        return await self.environment.run_group(index, problem, self.renderer.render(problem))
-
-    def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
-        return report_anytime(group, self.environment, samples, self.environment.decode)
-
-
-@dataclass(frozen=True, slots=True)
-class _ReflectionSource:
-    environment: ReflectionEnvironment
-    renderer: PromptRenderer
-
-    async def grow(self, index: int, problem: Problem) -> Group:
-        return await self.environment.run_group(index, problem, self.renderer.render(problem))
-
-    def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
-        grower = self.environment.originals
-        return report_reflections(group, grower, samples, grower.decode)
-
-
-@dataclass(frozen=True, slots=True)
-class _ThoughtSource:
-    """Evaluates thoughts under several budgets, without revisions."""
-
-    environment: AnytimeEnvironment
-    renderer: PromptRenderer
-
-    async def grow(self, index: int, problem: Problem) -> Group:
-        return await self.environment.run_group(index, problem, self.renderer.render(problem))
-
-    def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
-        return report_thoughts(group, self.environment, samples, self.environment.decode)
-
-
 @dataclass(frozen=True, slots=True)
 class _DialogueSource:
     environment: DialogueEnvironment
@@ -216,72 +107,7 @@ class _DialogueSource:
         return report_dialogues(group, environment.group_size, samples, environment.decode)
 
 
-def _anytime(wiring: _Wiring, environment: AnytimeConfig) -> AnytimeEnvironment:
-    algorithm = wiring.config.algorithm
-    shaped = isinstance(algorithm, BrpoConfig) and algorithm.shaping is not None
-    if not wiring.training:
-        return _thoughts(wiring, environment, counted=shaped)
-    budgets, answers = environment.budgets, environment.answers
-    return _thoughts(wiring, environment, counted=shaped, budgets=budgets, answers=answers)
-
-
-def _thoughts(
-    wiring: _Wiring,
-    environment: ThoughtSection,
-    *,
-    counted: bool,
-    budgets: tuple[int, ...] | None = None,
-    answers: int | None = None,
-) -> AnytimeEnvironment:
-    """Thoughts answered at budgets; by default those of the evaluation."""
-    config, counting = wiring.config, environment.reflections
-
-    def count(thought: Sequence[int]) -> int:
-        text = wiring.decode(thought)
-        return count_reflections(text, counting.mode, words=counting.words, gap=counting.gap)
-
-    return AnytimeEnvironment(
-        budgets=budgets or config.evaluation_budgets,
-        answers=answers or config.evaluation.answers,
-        answer_tokens=environment.answer_tokens,
-        group_size=wiring.group_size,
-        temperature=wiring.temperature,
-        seed=wiring.seed,
-        think=ThinkTokens.resolve(wiring.tokenizer, environment),
-        decode=wiring.decode,
-        generator=wiring.generator,
-        grader=wiring.grader,
-        count_reflections=count if counted else None,
-    )
-
-
-def _reflection(wiring: _Wiring, environment: ReflectionEpisodes) -> EpisodeSource:
-    if not wiring.training:
-        return _ThoughtSource(_thoughts(wiring, environment, counted=True), wiring.renderer)
-    budgets = (environment.budget,)
-    originals = _thoughts(wiring, environment, counted=True, budgets=budgets, answers=1)
-    revision = environment.revision
-    revising = None
-    if revision is not None:
-        revising = _revising(wiring, revision, environment.revision_tokens)
-    return _ReflectionSource(
-        ReflectionEnvironment(originals=originals, revising=revising), wiring.renderer
-    )
-
-
-def _revising(wiring: _Wiring, revision: RevisionConfig, answer_tokens: int) -> Revising:
-    assert wiring.reader is not None
-    detector = ReflectionDetector(
-        wiring.reader.generator,
-        load_tokenizer(revision.reader.path),
-        revision.detector,
-        max_length=wiring.reader.max_length,
-        policy_texts=lambda ids: token_texts(wiring.tokenizer, ids.tolist()),
-    )
-    return Revising(detector=detector, strength=revision.strength, answer_tokens=answer_tokens)
-
-
-def _economics(wiring: _Wiring, environment: EconomicsDialogue) -> TurnEnvironment:
+def _economics(wiring: Wiring, environment: EconomicsDialogue) -> TurnEnvironment:
     if environment.url is not None:
         return remote_environment(environment, wiring.role)
     from rlsys.environments.economics.counting import load_tokenizer as load_counter
@@ -294,7 +120,7 @@ def _economics(wiring: _Wiring, environment: EconomicsDialogue) -> TurnEnvironme
 
 
 def _dialogue(
-    wiring: _Wiring, environment: DialogueSection, turns: TurnEnvironment, *, max_turns: int | None
+    wiring: Wiring, environment: DialogueSection, turns: TurnEnvironment, *, max_turns: int | None
 ) -> DialogueEnvironment:
     end = environment.think_end
     return DialogueEnvironment(

@@ -19,7 +19,8 @@ from rlsys.data.prompts import (
     think_end_id,
 )
 from rlsys.environments.dialogue import DIALOGUE_FACTS, evaluation_episodes, training_episodes
-from rlsys.environments.sources import Role, remote_environment
+from rlsys.environments.sources import remote_environment
+from rlsys.environments.wiring import Role
 from rlsys.errors import DataError, ModelError
 from rlsys.orchestration.preflight import check_batch, check_model, check_shares
 from rlsys.types import Problem, Tokens

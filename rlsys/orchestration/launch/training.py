@@ -24,7 +24,7 @@ from rlsys.config import RunConfig
 from rlsys.data.grading import self_test
 from rlsys.data.problems import ProblemStream
 from rlsys.data.prompts import resolve_model_path
-from rlsys.environments.sources import Reader
+from rlsys.environments.wiring import Reader
 from rlsys.errors import RlsysError
 from rlsys.orchestration.checkpoints import CheckpointStore
 from rlsys.orchestration.evaluation import evaluate as run_evaluation
