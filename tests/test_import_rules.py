@@ -42,18 +42,20 @@ ONLY = {
 HEAVY = {"torch", "transformers", "datasets", "sympy", "math_verify", "ray", "vllm", "deepspeed"}
 LIGHT_MODULES = {
     "rlsys.cli",
+    "rlsys.cli_common",
     "rlsys.config",
     "rlsys.config_base",
     "rlsys.config_economics",
     "rlsys.config_errors",
     "rlsys.config_parts",
-    "rlsys.config_reflection",
     "rlsys.config_loading",
+    "rlsys.config_reflection",
     "rlsys.doctor",
     "rlsys.errors",
     "rlsys.orchestration.inputs",
     "rlsys.orchestration.preflight",
     "rlsys.orchestration.reporting",
+    "rlsys.reflection_cli",
     "rlsys.types",
 }
 """Imported before the input is known to be right; what is heavy waits inside their functions."""

@@ -1,0 +1,142 @@
+"""`rlsys reflection`: bad input is one sentence before anything starts; a whole round for real."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from rlsys.cli import app
+
+run_cli = CliRunner()
+CONFIG = Path(__file__).parents[2] / "configs" / "reflection_tiny.yaml"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Callable[..., Path]:
+    """Writes the recipe of the tiny model for a few problems, with changes."""
+
+    def write(**changes: Any) -> Path:
+        tree = yaml.safe_load(CONFIG.read_text()) | {
+            "run_dir": str(tmp_path / "run"),
+            "problems": 6,
+            "reader": {"path": "tiny"},
+            "measure": {"problems": 5, "ratios": [0.5]},
+        }
+        path = tmp_path / "reflection.yaml"
+        path.write_text(yaml.safe_dump(tree | changes))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise AssertionError("Ray was started")
+
+    monkeypatch.setattr(ray, "init", refuse)
+
+
+def call(command: str, config: Path, *words: str) -> tuple[int, str, str]:
+    result = run_cli.invoke(app, ["reflection", command, str(config), *words])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def refusal(command: str, config: Path, *words: str) -> str:
+    code, _, error = call(command, config, *words)
+    assert code == 2, error
+    (line,) = error.splitlines()
+    return line
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_teacher_that_is_down_is_found_before_a_thought_is_sampled(
+    config: Callable[..., Path],
+) -> None:
+    teacher = {"type": "endpoint", "base_url": "http://127.0.0.1:9/v1", "model": "m", "retries": 0}
+    line = refusal("label", config(teacher=teacher))
+    assert line.startswith("rlsys: teacher 'm' at http://127.0.0.1:9/v1 does not answer (")
+    assert line.endswith(
+        "start the server, or correct teacher.base_url, teacher.model or the key in the "
+        "environment variable OPENAI_API_KEY"
+    )
+
+
+@pytest.mark.usefixtures("no_ray")
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"detector": {"layout": "verbose"}}, "detector.layout"),
+        ({"detector": {"chunking": {"separator": "("}}}, "separator '(' is no regular expression"),
+        ({"teacher": {"type": "oracle"}}, "teacher"),
+        ({"measure": {"ratios": [1.5]}}, "measure.ratios"),
+        ({"policy": {"path": "/nowhere"}}, "model folder '/nowhere' does not exist"),
+        ({"reader": {"path": "/nowhere"}}, "model folder '/nowhere' does not exist"),
+        ({"thinker": 1}, "thinker"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    config: Callable[..., Path], changes: dict[str, Any], words: str
+) -> None:
+    assert words in refusal("eval", config(**changes))
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_thoughts_longer_than_the_model_are_refused(config: Callable[..., Path]) -> None:
+    line = refusal("label", config(), "environment.budgets=[2000]")
+    assert "a thought of 2000 tokens" in line
+    assert "lower environment.budgets" in line
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_policy_without_think_tokens_is_refused(config: Callable[..., Path]) -> None:
+    line = refusal("label", config(), "environment.think_end=</reasoning>")
+    assert "'</reasoning>' is 12 tokens" in line
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_rows_want_labels_first(config: Callable[..., Path]) -> None:
+    assert "labels.jsonl does not exist; run rlsys reflection label first" in refusal(
+        "rows", config()
+    )
+
+
+@pytest.mark.slow
+def test_a_whole_round_with_real_engines(config: Callable[..., Path], tmp_path: Path) -> None:
+    path, run = config(rows={"unanswered": True, "paths": True}), tmp_path / "run"
+    for command in ("label", "rows", "eval"):
+        code, output, error = call(command, path)
+        assert code == 0, error
+    thoughts = [json.loads(line) for line in (run / "thoughts.jsonl").open()]
+    labels = [json.loads(line) for line in (run / "labels.jsonl").open()]
+    assert [row["id"] for row in labels] == [row["id"] for row in thoughts]
+    assert len(thoughts) == 12
+    rows = [json.loads(line) for line in (run / "rows" / "reflection.jsonl").open()]
+    assert len(rows) == 12
+    assert [row["response"].count("R") for row in rows] == [len(r["results"]) for r in labels]
+    for row in map(json.loads, (run / "rows" / "pairs.jsonl").open()):
+        assert len(row["chosen"]) < len(row["rejected"])
+        assert row["chosen"].endswith("}")
+    result = json.loads((run / "evaluation" / "result.json").read_text())
+    # The policy was never trained to label: nothing readable, and every original is kept.
+    assert result["counts"]["unreadable"] == 5
+    original, normal = (
+        next(row for row in result["revisions"] if row["cut"] == name)
+        for name in ("original", "normal")
+    )
+    assert normal == original | {"cut": "normal"}
+    assert "Revision alone" in output
+    # A second call makes nothing again, and other settings do not mix with these.
+    before = (run / "thoughts.jsonl").stat().st_mtime_ns
+    assert call("label", path)[0] == 0
+    assert (run / "thoughts.jsonl").stat().st_mtime_ns == before
+    assert "holds thoughts of another seed; restore that" in refusal("label", path, "seed=5")
