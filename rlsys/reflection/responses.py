@@ -18,6 +18,7 @@ from rlsys.environments.seeds import derive_seed
 from rlsys.errors import DataError
 from rlsys.reflection.journal import Journal, read_journal
 from rlsys.types import (
+    Completion,
     GenerationRequest,
     Generator,
     Grader,
@@ -79,10 +80,10 @@ def read_thoughts(path: Path) -> Iterator[Thought]:
 class Answer(NamedTuple):
     """An answer from some place of a thought."""
 
-    text: str
-    """Everything behind the kept thought: what closes it, the header, the answer."""
+    token_ids: Tokens
+    """Everything behind the kept thought: what closes it, the header, the answer without EOS."""
     tokens: int
-    """Of the whole response: kept thought, forced tokens and answer."""
+    """Of the whole response: kept thought, forced tokens and answer, EOS included."""
     verdict: Verdict
 
 
@@ -121,14 +122,14 @@ class Policy:
             problems, await self.generator.generate(requests), strict=True
         ):
             for sample, completion in enumerate(completions):
-                ids = completion.token_ids
-                closed = completion.stopped and int(ids[-1]) == self.think.think_end_id
+                last = int(completion.token_ids[-1])
+                closed = completion.stopped and last == self.think.think_end_id
                 thoughts.append(
                     Thought(
                         id=thought_id(problem, sample),
                         problem=problem,
                         # A thought that ends the turn is cut before that: it can be answered from.
-                        token_ids=ids[:-1] if completion.stopped else ids,
+                        token_ids=_without_stop(completion),
                         closed=closed,
                     )
                 )
@@ -151,20 +152,20 @@ class Policy:
             for thought, count, between in zip(thoughts, kept, forced, strict=True)
         ]
         completions = await self.generator.generate(requests)
-        texts = [
-            self.decode([*between.tolist(), *completion.token_ids.tolist()])
+        endings = [
+            np.concatenate([between, _without_stop(completion)])
             for between, (completion,) in zip(forced, completions, strict=True)
         ]
         verdicts = await self.grader.grade(
             [
-                GradingRequest(text, thought.problem.answer)
-                for text, thought in zip(texts, thoughts, strict=True)
+                GradingRequest(self.decode(ending.tolist()), thought.problem.answer)
+                for ending, thought in zip(endings, thoughts, strict=True)
             ]
         )
         return [
-            Answer(text, count + len(between) + len(completion.token_ids), verdict)
-            for text, count, between, (completion,), verdict in zip(
-                texts, kept, forced, completions, verdicts, strict=True
+            Answer(ending, count + len(between) + len(completion.token_ids), verdict)
+            for ending, count, between, (completion,), verdict in zip(
+                endings, kept, forced, completions, verdicts, strict=True
             )
         ]
 
@@ -174,6 +175,11 @@ class Policy:
         closing = self.think.closing_ids[:0] if whole else self.think.closing_ids
         end = [self.think.think_end_id]
         return np.concatenate([closing, end, self.think.header_ids]).astype(np.int32)
+
+
+def _without_stop(completion: Completion) -> Tokens:
+    """The tokens before the one that stopped it."""
+    return completion.token_ids[:-1] if completion.stopped else completion.token_ids
 
 
 async def sample_thoughts(

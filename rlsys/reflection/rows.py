@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from rlsys.algorithms.reflection import ChunkedThought
 from rlsys.errors import DataError
 from rlsys.reflection.prompts import Layout
@@ -138,7 +140,7 @@ def _right(
 def _response(
     path: AnsweredThought, kept: int, answer: Answer, decode: Callable[[Tokens], str]
 ) -> str:
-    return decode(path.labelled.thought.token_ids[:kept]) + answer.text
+    return decode(np.concatenate([path.labelled.thought.token_ids[:kept], answer.token_ids]))
 
 
 def label_counts(labelled: Iterable[LabelledThought]) -> Mapping[str, int]:

@@ -38,11 +38,15 @@ def chunk(thought: Thought):
     return chunk_thought([chr(i) for i in thought.token_ids], separator="(?=[;?])", most=1)
 
 
+def codes(text: str) -> Tokens:
+    return np.array([ord(c) for c in text], np.int32)
+
+
 def thought_of(text: str, row: str = "p/0", problem: str = "p") -> Thought:
     return Thought(
         id=row,
         problem=Problem(id=problem, text="3+8-2", answer="9"),
-        token_ids=np.array([ord(c) for c in text], np.int32),
+        token_ids=codes(text),
         closed=True,
     )
 
@@ -128,7 +132,9 @@ def test_known_tokens_end_with_the_chunk_that_first_states_the_answer() -> None:
 
 def answered(item: LabelledThought, verdict: Verdict = Verdict.RIGHT) -> AnsweredThought:
     return AnsweredThought(
-        item, Answer("</think>9!", 20, verdict), Answer("</think>9.", 40, Verdict.RIGHT)
+        item,
+        Answer(codes("</think>9!"), 20, verdict),
+        Answer(codes("</think>9."), 40, Verdict.RIGHT),
     )
 
 
