@@ -408,7 +408,7 @@ class SyncConfig(Section):
     """Fixed sequences whose log-probs engine and learner must agree on after each sync."""
     canary_tolerance: PositiveFloat | None = None
     """Largest mean absolute gap in nats; None takes 1e-3 in float32 on the CPU, 1e-2 in float32 on
-    a GPU, 0.08 in bfloat16."""
+    a GPU, 0.2 in bfloat16."""
 
 
 class RolloutConfig(Section):
@@ -557,7 +557,9 @@ class RunConfig(Section):
         if self.sync.canary_tolerance is not None:
             return self.sync.canary_tolerance
         if self.model.dtype == "bfloat16":
-            return 0.08
+            # Rounding alone: 0.04 to 0.11 measured, most where a model is sure of its tokens. Weights
+            # that arrived wrong are off by whole nats.
+            return 0.2
         # On GPUs the engine's float32 attention multiplies in TF32.
         return 1e-2 if self.generation.gpus_per_engine else 1e-3
 

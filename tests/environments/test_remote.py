@@ -114,7 +114,7 @@ def test_eight_episodes_on_two_sessions_all_finish(server):
         environment = economics(server.url)
         return await asyncio.gather(*(play(environment, seed) for seed in range(8)))
 
-    episodes = asyncio.run(asyncio.wait_for(eight(), 60))
+    episodes = asyncio.run(asyncio.wait_for(eight(), 200))
     assert [sum(t.facts.get("verdict", 0) for t in turns) for turns in episodes] == [3.0] * 8
 
 
@@ -144,7 +144,7 @@ def test_sixty_four_episodes_at_once_on_a_server_that_counts_by_itself():
         return await asyncio.gather(*(thinking(environment, seed) for seed in range(64)))
 
     try:
-        episodes = asyncio.run(asyncio.wait_for(all_at_once(), 120))
+        episodes = asyncio.run(asyncio.wait_for(all_at_once(), 200))
     finally:
         counting.stop()
     for turns in episodes:
@@ -164,7 +164,7 @@ def test_no_more_sessions_than_leases(server):
         with pytest.raises(KeyError):
             async with environment.session():
                 raise KeyError("the caller's own")
-        return await asyncio.wait_for(play(environment, seed=1), 30)
+        return await asyncio.wait_for(play(environment, seed=1), 200)
 
     assert asyncio.run(run())[-1].done
 
@@ -183,7 +183,7 @@ def test_a_killed_server_loses_the_episode_and_serves_again(server):
             with pytest.raises(EpisodeLost, match="the session failed before"):
                 await session.reply(right(turn))
         # Tried again and again while the new server starts.
-        turns = await asyncio.wait_for(play(environment, seed=1), 60)
+        turns = await asyncio.wait_for(play(environment, seed=1), 200)
         await restarted
         return turns
 
@@ -202,16 +202,16 @@ def test_a_server_that_stays_away_loses_the_episode(server):
 
 def test_a_frozen_server_is_waited_for_so_long_and_no_longer(server):
     async def run():
-        environment = economics(server.url, message_timeout_s=0.5)
+        environment = economics(server.url, message_timeout_s=3)
         async with environment.session() as session:
             turn = await session.reset(1)
             server.server.process.send_signal(signal.SIGSTOP)
             try:
-                with pytest.raises(EpisodeLost, match=r"no answer within 0.5 s"):
+                with pytest.raises(EpisodeLost, match=r"no answer within 3 s"):
                     await session.reply(right(turn))
             finally:
                 server.server.process.send_signal(signal.SIGCONT)
-        return await asyncio.wait_for(play(environment, seed=1), 30)
+        return await asyncio.wait_for(play(environment, seed=1), 200)
 
     assert asyncio.run(run())[-1].done
 
