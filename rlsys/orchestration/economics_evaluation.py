@@ -44,7 +44,7 @@ from rlsys.environments.economics.sessions import (
     local_sessions,
     served_sessions,
 )
-from rlsys.environments.economics.summary import Interval, summary
+from rlsys.environments.economics.summary import summary
 from rlsys.errors import ConfigError, DataError
 from rlsys.orchestration.preflight import check_model
 from rlsys.types import Generator
@@ -111,24 +111,21 @@ async def evaluate_agents(
 
 def results_table(raw: Raw) -> Table:
     """Means over episodes, the largest return first; all intervals are in the file of results."""
-    table = Table(title="Means per episode, 95 % bootstrap intervals in brackets")
-    table.add_column("agent", no_wrap=True)
-    for heading in ("return", "accuracy", "answered", "utilisation", "regret"):
+    table = Table(title="Means per episode (95 % bootstrap interval)")
+    table.add_column("agent")
+    for heading in ("return", "right/N", "answered/N", "spent/B", "regret"):
         table.add_column(heading, justify="right", no_wrap=True)
     rows = {agent: summary(episodes) for agent, episodes in raw.items()}
     for agent, numbers in sorted(rows.items(), key=lambda row: -row[1]["total_reward"]["mean"]):
+        total = numbers["total_reward"]
         means = [numbers[name]["mean"] for name in ("accuracy", "answered", "utilisation")]
         table.add_row(
             agent,
-            _interval(numbers["total_reward"]),
+            f"{total['mean']:.2f} [{total['low']:.2f}, {total['high']:.2f}]",
             *(f"{mean:.2f}" for mean in means),
-            _interval(numbers["regret"]) if "regret" in numbers else "unknown",
+            f"{numbers['regret']['mean']:.2f}" if "regret" in numbers else "unknown",
         )
     return table
-
-
-def _interval(estimate: Interval) -> str:
-    return f"{estimate['mean']:.2f} [{estimate['low']:.2f}, {estimate['high']:.2f}]"
 
 
 def _read_added(paths: Sequence[Path], taken: Sequence[str]) -> dict[str, list[EpisodeResult]]:
