@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from rlsys.config import PromptConfig
@@ -20,6 +21,11 @@ class EndpointChat:
     """Any server that speaks OpenAI's chat completions: a hosted model, or `vllm serve`."""
 
     def __init__(self, config: EndpointTeacher) -> None:
+        """Raises ResourceError if the client's package is not installed."""
+        if find_spec("openai") is None:
+            raise ResourceError(
+                "teacher.type 'endpoint' needs openai; install it with pip install 'rlsys[eval]'"
+            )
         from openai import AsyncOpenAI
 
         self._config = config
