@@ -43,6 +43,11 @@ class RayRunner:
         counts = await self._engines.counts()
         return counts.cached_tokens / max(counts.prompt_tokens, 1)
 
+    def close(self) -> None:
+        """End the environment actors; what they still grow would ask engines that are gone."""
+        for environment in self._environments:
+            ray.kill(environment)
+
     @contextmanager
     def _environment(self) -> Iterator[Any]:
         """The least busy environment actor, for the time one group takes."""

@@ -172,13 +172,14 @@ async def _processes(config: RunConfig, inputs: Inputs) -> AsyncIterator[_Proces
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     learner: LearnerGroup | None = None
+    runner = _runner(config, inputs, engines, readers)
     starting = asyncio.ensure_future(_start(config, engines, readers))
     try:
-        runner = _runner(config, inputs, engines, readers)
         learner = await LearnerGroup.start(_learner_spec(config), placed.ranks)
         await starting
         yield _Processes(learner, engines, runner, str(folder))
     finally:
+        runner.close()
         if starting.done():  # one that still loads hears nothing; Ray kills it
             await quietly(engines.close())
             if readers is not None:
