@@ -557,8 +557,8 @@ class RunConfig(Section):
         if self.sync.canary_tolerance is not None:
             return self.sync.canary_tolerance
         if self.model.dtype == "bfloat16":
-            # Rounding alone: 0.04 to 0.11 measured, most where a model is sure of its tokens. Weights
-            # that arrived wrong are off by whole nats.
+            # Rounding alone is 0.04 to 0.11 (measured), most where a model is sure of its tokens.
+            # Weights that arrived wrong are off by whole nats.
             return 0.2
         # On GPUs the engine's float32 attention multiplies in TF32.
         return 1e-2 if self.generation.gpus_per_engine else 1e-3
