@@ -30,9 +30,11 @@ from rlsys.config import (
     SftConfig,
     SupervisedFile,
 )
+from rlsys.config_base import Section
 from rlsys.config_loading import dump_config, load_config
 from rlsys.environments.economics.config import DatasetsCorpus, EconomicsServerConfig
 from rlsys.errors import ConfigError
+from rlsys.reflection.config import ReflectionConfig
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 
@@ -294,7 +296,12 @@ def test_every_field_is_documented_in_the_schema() -> None:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_every_shipped_configuration_loads(path: Path) -> None:
     words = ["data.train.path=[train.jsonl]"] if path.name.startswith("smollm2") else []
-    load_config(path, words, SftConfig if path.name.startswith("sft_") else RunConfig)
+    schema: type[Section] = RunConfig
+    if path.name.startswith("sft_"):
+        schema = SftConfig
+    elif path.name.startswith("reflection_"):
+        schema = ReflectionConfig
+    load_config(path, words, schema)
 
 
 def test_the_configuration_needs_no_heavy_library() -> None:
