@@ -53,11 +53,11 @@ def main() -> None:
         devices: Queue[str | None] = Queue()
         for device in (arguments.devices or [None]) * arguments.per_device:
             devices.put(device)
-        jobs = [(method, seed) for method in METHODS for seed in arguments.seeds]
+        jobs = [(method, seed) for method in arguments.methods for seed in arguments.seeds]
         with ThreadPoolExecutor(devices.qsize()) as pool:
             list(pool.map(lambda job: run(*job, arguments, devices), jobs))
     found: Runs = {}
-    for method in METHODS:
+    for method in arguments.methods:
         folders = [folder(arguments.out, method, seed) for seed in arguments.seeds]
         evaluations = [read_evaluations(path / METRICS) for path in folders]
         found[method] = [(all_of_it[0], all_of_it[-1]) for all_of_it in evaluations]
@@ -73,6 +73,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=lambda t: [int(s) for s in t.split(",")], default=[0, 1, 2])
+    parser.add_argument("--methods", type=lambda t: t.split(","), default=list(METHODS))
     parser.add_argument("--devices", type=lambda t: t.split(","), help="CUDA devices to use")
     parser.add_argument("--per-device", type=int, default=1, help="runs at once on each device")
     parser.add_argument("--report", action="store_true", help="run nothing")
@@ -119,7 +120,8 @@ def table(found: Runs) -> str:
         "token ratio, %": lambda e: e.numbers["token_ratio"],
         "reflections per 100 tokens": lambda e: 100 * e.numbers["reflections/per_token"],
     }
-    lines = [f"| after {found['GRPO'][0][1].step} steps | {' | '.join(columns)} |"]
+    steps = next(iter(found.values()))[0][1].step
+    lines = [f"| after {steps} steps | {' | '.join(columns)} |"]
     lines.append(f"|---|{'---|' * len(columns)}")
     rows = {"warm start": starts} | {m: [last for _, last in p] for m, p in found.items()}
     for name, evaluations in rows.items():
