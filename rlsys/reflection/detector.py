@@ -72,14 +72,20 @@ class Detection:
     reading: LabelReading | None = None
     """Probability per chunk [N] that it states an answer; None unless READ."""
 
+    def cut(self, strength: Strength) -> int | None:
+        """Return the chunk, counted from 0, after which to cut; None keeps the original."""
+        if self.reading is None:
+            return None
+        return cut_index(self.reading.probabilities_N.tolist(), strength)
+
     def kept_tokens(self, strength: Strength) -> int | None:
         """Return how many of the policy's tokens to keep, or None to keep the original.
 
-        Always fewer than the thought has; 0 if it consists of a single piece.
+        Always fewer than the thought has, even where the cut is after the last chunk: then its
+        last piece goes, and a revision has to do without it. 0 if there is only one piece.
         """
-        if self.reading is None:
-            return None
-        return self.thought.kept_tokens(cut_index(self.reading.probabilities_N.tolist(), strength))
+        cut = self.cut(strength)
+        return None if cut is None else self.thought.kept_tokens(cut)
 
 
 class Detector(Protocol):

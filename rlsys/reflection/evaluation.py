@@ -150,8 +150,10 @@ def revision_cuts(
     whole = [len(item.thought.token_ids) for item in labelled]
     cuts = {"original": whole, "teacher": [item.known_tokens for item in labelled]}
     for strength in STRENGTHS:
-        kept = [d.kept_tokens(strength) for d in detections]
-        cuts[strength] = [n if k is None else k for k, n in zip(kept, whole, strict=True)]
+        cuts[strength] = [
+            _kept(detection, length, strength)
+            for detection, length in zip(detections, whole, strict=True)
+        ]
     shares = {f"ratio {ratio:g}": ratio for ratio in ratios}
     shares |= {f"as {strength}": _share(sum(cuts[strength]), sum(whole)) for strength in STRENGTHS}
     written = [i for i, length in enumerate(whole) if length]
@@ -160,6 +162,18 @@ def revision_cuts(
         blind = dict(zip(written, fixed_ratio_cuts(places, share), strict=True))
         cuts[name] = [blind.get(i, 0) for i in range(len(whole))]
     return cuts
+
+
+def _kept(detection: Detection, length: int, strength: Strength) -> int:
+    """Tokens kept of a thought of `length`: all where nothing follows the chunk to cut after.
+
+    A training step drops the last piece there, to have a revision at all; if that was the answer,
+    the original takes the revision's place. Here there is no second try.
+    """
+    cut = detection.cut(strength)
+    if cut is None or cut == len(detection.thought.chunks) - 1:
+        return length
+    return detection.thought.kept_tokens(cut)
 
 
 def boundaries(chunked: ChunkedThought, length: int) -> list[int]:

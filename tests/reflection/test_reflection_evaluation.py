@@ -90,7 +90,7 @@ def test_cuts_by_name() -> None:
     assert cuts["original"] == [whole, one, 0]
     assert cuts["teacher"] == [one, one, 0]
     assert cuts["first"] == [one, one, 0]
-    assert cuts["normal"] == [len(f"{CHAIN}?3+8=11"), one, 0]
+    assert cuts["normal"] == [whole, one, 0]  # nothing follows the last chunk
     assert cuts["as first"] == [20, 6, 0]  # of 40 tokens 26: nearest to 17.6 of 27, then to 6
 
 
