@@ -92,6 +92,9 @@ class ReflectionConfig(Section):
     """Training problems whose thoughts are sampled."""
     samples: PositiveInt = 1
     """Thoughts per problem."""
+    cut_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of these thoughts that are cut at a random place: a small reflection model must have
+    seen thoughts that ran out of tokens."""
     generation: GenerationConfig = GenerationConfig()
     """The policy's engines."""
     teacher: TeacherConfig = ArithmeticTeacherConfig()

@@ -7,7 +7,7 @@ where its tokens ran out. Only the forced text differs, and none of it was sampl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -183,14 +183,25 @@ def _without_stop(completion: Completion) -> Tokens:
 
 
 async def sample_thoughts(
-    policy: Policy, problems: Sequence[Problem], samples: int, journal: Journal
+    policy: Policy, problems: Sequence[Problem], samples: int, journal: Journal, cut_share: float
 ) -> None:
-    """Sample `samples` thoughts about every problem that the journal lacks, and append them."""
+    """Sample `samples` thoughts about every problem that the journal lacks, and append them.
+
+    A share `cut_share` of them is cut at a random place.
+    """
     missing = [p for p in problems if thought_id(p, samples - 1) not in journal]
     for start in range(0, len(missing), SAMPLED_AT_ONCE):
         for thought in await policy.think_about(missing[start : start + SAMPLED_AT_ONCE], samples):
             if thought.id not in journal:
-                journal.append(thought.to_row())
+                journal.append(_perhaps_cut(thought, policy.seed, cut_share).to_row())
+
+
+def _perhaps_cut(thought: Thought, seed: int, cut_share: float) -> Thought:
+    rng = np.random.default_rng(derive_seed(seed, thought.id, "cut"))
+    if rng.random() >= cut_share or not len(thought.token_ids):
+        return thought
+    cut = int(rng.integers(1, len(thought.token_ids) + 1))
+    return replace(thought, token_ids=thought.token_ids[:cut], closed=False)
 
 
 def thought_id(problem: Problem, sample: int) -> str:

@@ -122,7 +122,7 @@ class Workplace:
         Raises:
             ConfigError: the folder holds thoughts of other settings.
         """
-        sections = {"seed", "policy", "data", "environment", "samples"}
+        sections = {"seed", "policy", "data", "environment", "samples", "cut_share"}
         wanted = self.config.model_dump(mode="json", include=sections)
         path = self.config.run_dir / "thoughts.json"
         if path.is_file():

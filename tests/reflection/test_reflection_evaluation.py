@@ -159,12 +159,22 @@ def test_sampling_goes_on_where_it_stopped(tmp_path) -> None:
     more = Problem(id="q", text="1+1", answer="2")
     for problems in ([PROBLEM], [PROBLEM, more]):
         generator = Calculator()
-        asyncio.run(sample_thoughts(policy(generator), problems, 2, Journal(path)))
+        asyncio.run(sample_thoughts(policy(generator), problems, 2, Journal(path), 0.0))
         assert len(generator.requests) == 1
     thoughts = list(read_thoughts(path))
     assert [t.id for t in thoughts] == ["p/0", "p/1", "q/0", "q/1"]
     assert thoughts[0].problem == PROBLEM
     np.testing.assert_array_equal(thoughts[0].token_ids, ids(CHAIN))
+
+
+def test_a_share_of_the_thoughts_is_cut(tmp_path) -> None:
+    journal = Journal(tmp_path / "thoughts.jsonl")
+    asyncio.run(sample_thoughts(policy(Calculator()), [PROBLEM], 200, journal, 0.25))
+    thoughts = list(read_thoughts(tmp_path / "thoughts.jsonl"))
+    cut = [t for t in thoughts if not t.closed]
+    assert 30 < len(cut) < 70
+    assert {len(t.token_ids) for t in cut} == set(range(1, len(CHAIN) + 1))
+    assert {TINY.decode(t.token_ids) for t in thoughts if t.closed} == {CHAIN}
 
 
 def test_answers_are_forced_where_the_thought_is_cut() -> None:

@@ -137,7 +137,9 @@ async def _check_endpoint(teacher: EndpointTeacher) -> None:
 def _labelled(place: Workplace, *, held_out: bool, say: Say) -> None:
     """Sample and label what is not sampled and labelled yet."""
     config, folder = place.config, place.folder(held_out=held_out)
-    samples = config.measure.samples if held_out else config.samples
+    samples, cut_share = config.samples, config.cut_share
+    if held_out:
+        samples, cut_share = config.measure.samples, 0.0
     place.claim()
     thoughts = Journal(folder / "thoughts.jsonl")
     problems = place.problems(held_out=held_out)
@@ -147,7 +149,7 @@ def _labelled(place: Workplace, *, held_out: bool, say: Say) -> None:
 
         async def sample() -> None:
             async with _policy(place) as policy:
-                await sample_thoughts(policy, missing, samples, thoughts)
+                await sample_thoughts(policy, missing, samples, thoughts, cut_share)
 
         with ray_session(_policy_bundles(config)):
             run(sample())
