@@ -92,7 +92,7 @@ def test_a_large_budget_is_counted_in_units():
 def test_estimated_curve_of_four_answers():
     tokens, right = np.array([10, 20, 15, 30]), np.array([True, True, False, False])
     lengths, success = estimated_curve(tokens, right, empty=1)
-    assert lengths.tolist() == [1, 10, 20]
+    assert lengths.tolist() == [1, 10, 16]  # (10 + 20 + 15 + 20) / 4 = 16.25
     assert success.tolist() == [0.0, 0.25, 0.5]
     lengths, success = estimated_curve(tokens, np.zeros(4, bool), empty=0)
     assert (lengths.tolist(), success.tolist()) == ([0], [0.0])
@@ -102,4 +102,4 @@ def test_an_estimated_curve_has_few_points_and_ends_with_all_that_was_right():
     tokens = np.arange(1, 1001)
     lengths, success = estimated_curve(tokens, tokens % 2 == 0, empty=0)
     assert len(lengths) == 17
-    assert (lengths[-1], success[-1]) == (1000, 0.5)
+    assert (lengths[-1], success[-1]) == (500, 0.5)  # the mean of 1 to 1000 is 500.5

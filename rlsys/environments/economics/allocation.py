@@ -51,11 +51,14 @@ def exact_curve(tokens: int, empty: int = 0) -> Curve:
 def estimated_curve(tokens_A: NDArray[np.int64], right_A: NDArray[np.bool_], empty: int) -> Curve:
     """The curve that A answers to questions of one kind suggest.
 
-    success(t) is the share of all answers that were right and no longer than t. Answers that were
-    cut count as wrong at every length, so this is what the solver has shown, not what it could do.
+    Under a limit of t tokens the share of all answers that were right and no longer than t is
+    right, and an answer is charged min(its tokens, t) on average: who is done stops. Answers that
+    were cut count as wrong at every length, so this is what the solver has shown, not what it could
+    do.
 
-    Example: of four answers, right with 10 and 20 tokens, wrong with 15 and 30, the curve is 0.25
-    from 10 on and 0.5 from 20 on.
+    Example: of four answers, right with 10 and 20 tokens, wrong with 15 and 30, a limit of 10 costs
+    10 and succeeds with 0.25, one of 20 costs (10 + 20 + 15 + 20) / 4, rounded, and succeeds with
+    0.5.
     """
     winning = np.sort(tokens_A[right_A])
     if not len(winning):
@@ -63,7 +66,8 @@ def estimated_curve(tokens_A: NDArray[np.int64], right_A: NDArray[np.bool_], emp
     shares = np.linspace(0.0, 1.0, min(POINTS, len(winning)))
     lengths_K = np.unique(np.quantile(winning, shares, method="higher"))
     success_K = np.searchsorted(winning, lengths_K, side="right") / len(tokens_A)
-    return Curve(np.concatenate([[empty], lengths_K]), np.concatenate([[0.0], success_K]))
+    charged_K = np.minimum(tokens_A[:, None], lengths_K).mean(axis=0).round().astype(np.int64)
+    return Curve(np.concatenate([[empty], charged_K]), np.concatenate([[0.0], success_K]))
 
 
 def best_return(curves: Sequence[Curve], budget: int, config: EconomicsConfig) -> float:

@@ -117,8 +117,9 @@ def write_results(path: Path, raw: Raw, *, settings: Mapping[str, Any] | None = 
 def read_results(path: Path) -> dict[str, list[EpisodeResult]]:
     """Return the episodes of every agent in a file that `write_results` wrote.
 
-    A .jsonl file holds the evaluation of a run, RUN_DIR/samples/evaluation-STEP.jsonl; its agent is
-    called RUN@STEP. Of a .json file only `format` and `raw` are read.
+    A .jsonl file holds an evaluation: RUN_DIR/samples/evaluation-STEP.jsonl of `rlsys train`, whose
+    agent is called RUN@STEP, or RUN_DIR/evaluation/samples/evaluation-0.jsonl of `rlsys eval`,
+    called RUN. Of a .json file only `format` and `raw` are read.
 
     Raises DataError for a file that is missing or malformed.
     """
@@ -148,7 +149,9 @@ def read_results(path: Path) -> dict[str, list[EpisodeResult]]:
 
 
 def _read_samples(path: Path) -> dict[str, list[EpisodeResult]]:
-    agent = f"{path.absolute().parents[1].name}@{path.stem.rpartition('-')[2]}"
+    folder = path.absolute().parents[1]
+    alone = folder.name == "evaluation"
+    agent = folder.parent.name if alone else f"{folder.name}@{path.stem.rpartition('-')[2]}"
     try:
         rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         episodes = [_played(row["seed"], row["turns"]) for row in rows if row["turns"]]
