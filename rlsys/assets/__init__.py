@@ -7,9 +7,9 @@ from typing import Final
 
 from rlsys.errors import ModelError
 
-SHIPPED: Final = ("tiny", "tiny-economics")
-"""What `model.path` may name without a folder: the arithmetic reasoner, and the same after it
-learned the form of dialogues about a shared budget."""
+SHIPPED: Final = ("tiny", "tiny-economics", "tiny-reflection")
+"""What `model.path` may name without a folder: the arithmetic reasoner, the same after it learned
+the form of dialogues about a shared budget, and a reflection model that reads its thoughts."""
 
 
 def shipped_path(name: str) -> Path:
