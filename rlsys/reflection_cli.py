@@ -72,6 +72,7 @@ def _detection_table(evaluation: Evaluation) -> Table:
         ("chunks labelled right", f"{scores.accuracy:.3f}"),
         ("  if all were called Think", f"{scores.all_think:.3f}"),
         ("first result chunk right", f"{scores.first_accuracy:.3f}"),
+        ("  of thoughts that state the answer", f"{scores.first_of_answered:.3f}"),
         ("precision of Result", f"{scores.precision:.3f}"),
         ("recall of Result", f"{scores.recall:.3f}"),
         *((name, f"{count:,}") for name, count in evaluation.counts.items() if count),

@@ -41,6 +41,8 @@ class DetectionScores:
     """The same for a model that calls every chunk `Think`."""
     first_accuracy: float
     """Thoughts of which the first result chunk is the teacher's, or neither finds one."""
+    first_of_answered: float
+    """The same of those thoughts that state the right answer: the others have no right cut."""
     precision: float
     """Of the chunks called `Result`, those that are; 0 if there are none."""
     recall: float
@@ -54,6 +56,7 @@ def detection_scores(
     said: list[bool] = []
     true: list[bool] = []
     firsts: list[bool] = []
+    answered: list[bool] = []
     for detection, chunks in zip(detections, results, strict=True):
         count = len(detection.thought.chunks)
         if not count:
@@ -63,6 +66,8 @@ def detection_scores(
         said += (probabilities_N >= SURE).tolist()
         true += [chunk in chunks for chunk in range(count)]
         firsts.append(first_result(probabilities_N) == (min(chunks) if chunks else None))
+        if chunks:
+            answered.append(firsts[-1])
     pairs = list(zip(said, true, strict=True))
     both = sum(s and t for s, t in pairs)
     return DetectionScores(
@@ -71,6 +76,7 @@ def detection_scores(
         accuracy=_share(sum(s == t for s, t in pairs), len(pairs)),
         all_think=_share(len(pairs) - sum(true), len(pairs)),
         first_accuracy=_share(sum(firsts), len(firsts)),
+        first_of_answered=_share(sum(answered), len(answered)),
         precision=_share(both, sum(said)),
         recall=_share(both, sum(true)),
     )

@@ -111,24 +111,34 @@ def test_rows_want_labels_first(config: Callable[..., Path]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_whole_round_with_real_engines(config: Callable[..., Path], tmp_path: Path) -> None:
-    path, run = config(rows={"unanswered": True, "paths": True}), tmp_path / "run"
-    for command in ("label", "rows", "eval"):
-        code, output, error = call(command, path)
+    source = {"source": "arithmetic", "size": 6}
+    data = {"train": source, "evaluation": source, "prompt": {"max_tokens": 32}}
+    path = config(rows={"unanswered": True, "paths": True}, data=data, samples=1, cut_share=0.0)
+    run = tmp_path / "run"
+    for command in ("label", "rows"):
+        code, _, error = call(command, path)
         assert code == 0, error
-    thoughts = [json.loads(line) for line in (run / "thoughts.jsonl").open()]
-    labels = [json.loads(line) for line in (run / "labels.jsonl").open()]
-    assert [row["id"] for row in labels] == [row["id"] for row in thoughts]
-    assert len(thoughts) == 12
-    rows = [json.loads(line) for line in (run / "rows" / "reflection.jsonl").open()]
-    assert len(rows) == 12
+    thoughts, labels, rows, pairs = (
+        [json.loads(line) for line in (run / name).open()]
+        for name in ("thoughts.jsonl", "labels.jsonl", "rows/reflection.jsonl", "rows/pairs.jsonl")
+    )
+    assert [t["id"] for t in thoughts] == [row["id"] for row in labels]
+    assert len(thoughts) == len(rows) == 6
     assert [row["response"].count("R") for row in rows] == [len(r["results"]) for r in labels]
-    for row in map(json.loads, (run / "rows" / "pairs.jsonl").open()):
-        assert len(row["chosen"]) < len(row["rejected"])
-        assert row["chosen"].endswith("}")
+    assert pairs
+    for pair in pairs:
+        assert len(pair["chosen"]) < len(pair["rejected"])
+        assert pair["chosen"].endswith("}")
+    # The same thoughts are measured, so that none need be sampled.
+    (run / "evaluation").mkdir()
+    (run / "evaluation" / "thoughts.jsonl").write_text((run / "thoughts.jsonl").read_text())
+    code, output, error = call("eval", path)
+    assert code == 0, error
     result = json.loads((run / "evaluation" / "result.json").read_text())
     # The policy was never trained to label: nothing readable, and every original is kept.
-    assert result["counts"]["unreadable"] == 5
+    assert result["counts"]["unreadable"] == 6
     original, normal = (
         next(row for row in result["revisions"] if row["cut"] == name)
         for name in ("original", "normal")

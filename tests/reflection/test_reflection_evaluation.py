@@ -68,6 +68,7 @@ def test_scores_count_chunks_and_first_results() -> None:
     assert scores.accuracy == pytest.approx(9 / 13)
     assert scores.all_think == pytest.approx(7 / 13)
     assert scores.first_accuracy == pytest.approx(2 / 5)
+    assert scores.first_of_answered == pytest.approx(1 / 4)
     assert scores.precision == pytest.approx(3 / 4)
     assert scores.recall == pytest.approx(3 / 6)
 
