@@ -1,4 +1,4 @@
-"""REA-RL through the command line: a tiny reflection model is trained, used, and killed."""
+"""REA-RL through the command line: the tiny reflection model that ships is used, and killed."""
 
 from __future__ import annotations
 
@@ -7,33 +7,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from commands import START_SECONDS, Command, wait_until
 
-from rlsys.algorithms.reflection import chunk_thought
-from rlsys.data.arithmetic import arithmetic_problem, draw_texts
-from rlsys.data.traces import draw_trace
 from rlsys.orchestration.metrics_sink import METRICS, read_rows
-from rlsys.reflection.arithmetic import result_chunks
-from rlsys.reflection.prompts import layout_named
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-CHUNKING = {"separator": "(?=[;?])", "most": 1}
-LAYOUT = layout_named("compact")
 CONFIG: dict[str, Any] = {
     "steps": 2,
     "data": {
-        "train": {"source": "arithmetic", "difficulty": [4, 4], "size": 100},
+        "train": {"source": "arithmetic", "difficulty": [6, 6], "size": 100},
         "evaluation": {
             "source": "arithmetic",
-            "difficulty": [4, 4],
+            "difficulty": [6, 6],
             "size": 4,
             "held_out": True,
         },
-        "prompt": {"max_tokens": 16},
+        "prompt": {"max_tokens": 32},
     },
     "environment": {
         "type": "reflection",
@@ -43,9 +35,9 @@ CONFIG: dict[str, Any] = {
         "answer_header": "\n\n**Final Answer**\n\\boxed{",
         "reflections": {"mode": "words", "words": ["?"], "gap": 0},
         "revision": {
-            "reader": {"path": "set below", "max_length": 512},
+            "reader": {"path": "tiny-reflection", "max_length": 512},
             "reader_generation": {"kv_cache_mib": 32},
-            "detector": {"layout": "compact", "chunking": CHUNKING},
+            "detector": {"layout": "compact", "chunking": {"separator": "(?=[;?])", "most": 1}},
             "strength": "first",
         },
     },
@@ -59,49 +51,15 @@ CONFIG: dict[str, Any] = {
 Start = Callable[..., Command]
 
 
-@pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A reflection model of thoughts about four numbers, trained on written ones."""
-    folder = tmp_path_factory.mktemp("reader")
-    rng = np.random.default_rng(0)
-    rows = []
-    for text in draw_texts(rng, (4, 4), held_out=False, size=1000):
-        problem = arithmetic_problem(text, text)
-        thought = chunk_thought(list(draw_trace(problem, rng).thought), **CHUNKING)  # type: ignore[arg-type]
-        rows.append(
-            {
-                "problem": LAYOUT.user_turn(text, thought.texts),
-                "response": LAYOUT.reply(result_chunks(problem, thought), len(thought.chunks)),
-            }
-        )
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = {
-        "steps": 80,
-        "rows_per_step": 32,
-        "model": {"path": "tiny"},
-        "data": {
-            "source": "file",
-            "path": [str(folder / "rows.jsonl")],
-            "prompt": LAYOUT.prompt.model_dump(mode="json"),
-        },
-        "learner": {"row_tokens": 512, "optimizer": {"learning_rate": 2e-3, "warmup_steps": 10}},
-    }
-    (folder / "sft.yaml").write_text(yaml.safe_dump(config))
-    training = Command(folder / "run", "sft", folder / "sft.yaml")
-    assert training.wait(600) == 0, training.output
-    return training.run_dir / "export"
-
-
 @pytest.fixture
-def start(tmp_path: Path, reader: Path) -> Iterator[Start]:
+def start(tmp_path: Path) -> Iterator[Start]:
     """Starts `rlsys train` on the configuration above; nothing of it outlives the test."""
     file = tmp_path / "run.yaml"
     file.write_text(yaml.safe_dump(CONFIG))
     commands: list[Command] = []
 
     def start_one(*overrides: str) -> Command:
-        path = f"environment.revision.reader.path={reader}"
-        commands.append(Command(tmp_path / "run", "train", file, path, *overrides))
+        commands.append(Command(tmp_path / "run", "train", file, *overrides))
         return commands[-1]
 
     yield start_one
@@ -135,7 +93,7 @@ def test_originals_and_revisions_are_grown_and_trained(start: Start) -> None:
         "evaluation/24",
         "evaluation/cut/24",
         "evaluation/cut/64",
-        "evaluation/reflections/per_token/difficulty_4",
+        "evaluation/reflections/per_token/difficulty_6",
     } < evaluations[-1].keys()
 
 
