@@ -8,7 +8,7 @@ Reading order: Problem -> GenerationRequest/Completion -> Segment -> Episode -> 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, Protocol
@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 
 Tokens = NDArray[np.int32]
 Floats = NDArray[np.float32]
+
+Decode = Callable[[Sequence[int]], str]
+"""From token ids to text; who makes one decides about special tokens."""
 
 NO_PARENT = -1
 

@@ -18,6 +18,7 @@ from rlsys.environments.seeds import derive_seed
 from rlsys.types import (
     NO_PARENT,
     Completion,
+    Decode,
     Episode,
     GenerationRequest,
     Generator,
@@ -31,7 +32,6 @@ from rlsys.types import (
     Verdict,
 )
 
-Decode = Callable[[Sequence[int]], str]
 CountReflections = Callable[[Sequence[int]], int]
 """Reflections in the tokens of a thought."""
 

@@ -7,7 +7,7 @@ says is rendered and encoded. It is never trained.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from rlsys.errors import EpisodeLost
 from rlsys.types import (
     NO_PARENT,
     Completion,
+    Decode,
     Episode,
     GenerationRequest,
     Generator,
@@ -30,8 +31,6 @@ from rlsys.types import (
     Tokens,
     Verdict,
 )
-
-Decode = Callable[[Sequence[int]], str]
 
 DIALOGUE_FACTS = (
     "remaining",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsys.environments.anytime import THOUGHT, AnytimeEnvironment
-from rlsys.types import Episode, Floats, Group, Sample, Verdict
-
-Decode = Callable[[Sequence[int]], str]
+from rlsys.types import Decode, Episode, Floats, Group, Sample, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,14 +13,13 @@ from rlsys.algorithms.reflection import cut_at_budget, truncation_accuracy
 from rlsys.environments.anytime import THOUGHT, AnytimeEnvironment
 from rlsys.environments.reflection import ORIGINAL, REVISION
 from rlsys.environments.report import (
-    Decode,
     GroupReport,
     base_report,
     reflection_density,
     report_anytime,
 )
 from rlsys.reflection.detector import Outcome
-from rlsys.types import Episode, Floats, Group, Sample, Verdict
+from rlsys.types import Decode, Episode, Floats, Group, Sample, Verdict
 
 
 def report_reflections(

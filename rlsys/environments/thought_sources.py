@@ -13,11 +13,11 @@ from rlsys.data.decoding import token_texts
 from rlsys.data.prompts import PromptRenderer, ThinkTokens, load_tokenizer
 from rlsys.environments.anytime import AnytimeEnvironment
 from rlsys.environments.reflection import ReflectionEnvironment, Revising
-from rlsys.environments.report import Decode, GroupReport, report_anytime
+from rlsys.environments.report import GroupReport, report_anytime
 from rlsys.environments.report_reflection import report_reflections, report_thoughts
 from rlsys.environments.wiring import EpisodeSource, Wiring
 from rlsys.reflection.detector import ReflectionDetector
-from rlsys.types import Group, Problem, Sample
+from rlsys.types import Decode, Group, Problem, Sample
 
 Report = Callable[[Group, AnytimeEnvironment, Sequence[Sample], Decode], GroupReport]
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from rlsys.config import RunConfig
 from rlsys.data.prompts import PromptRenderer
-from rlsys.environments.report import Decode, GroupReport
-from rlsys.types import Generator, Grader, Group, Problem, Sample
+from rlsys.environments.report import GroupReport
+from rlsys.types import Decode, Generator, Grader, Group, Problem, Sample
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -6,7 +6,7 @@ where its tokens ran out. Only the forced text differs, and none of it was sampl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,6 +19,7 @@ from rlsys.errors import DataError
 from rlsys.reflection.journal import Journal, read_journal
 from rlsys.types import (
     Completion,
+    Decode,
     GenerationRequest,
     Generator,
     Grader,
@@ -27,8 +28,6 @@ from rlsys.types import (
     Tokens,
     Verdict,
 )
-
-Decode = Callable[[Sequence[int]], str]
 
 SAMPLED_AT_ONCE: Final = 256
 """Problems between two writes: what a kill can lose."""
