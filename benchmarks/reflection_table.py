@@ -1,4 +1,4 @@
-"""Tokens, accuracy and reflections of the tiny reasoner after GRPO, GRPO + length and REA-RL.
+"""Tokens, accuracy and reflections of a reasoner after GRPO, GRPO + length and REA-RL.
 
     python benchmarks/reflection_table.py --out runs/rea                  one run after the other
     python benchmarks/reflection_table.py --out runs/rea --devices 0,1 --per-device 2 \\
@@ -6,11 +6,12 @@
         environment.revision.reader_generation.gpus_per_engine=0.1
     python benchmarks/reflection_table.py --out runs/rea --report         only from what is there
 
-Every run is `rlsys train configs/rearl_tiny.yaml` with the same seeds, problems and steps and the
-words of its method. Runs that are finished are not run again. The Markdown table is of held-out
-problems after the last step: means over seeds with 95 % t intervals. Accuracy and thought tokens
-are under the largest budget; `cut` is the accuracy if those responses are cut to the next smaller
-budget afterwards, `under` if the thoughts are ended there and answered.
+Every run is `rlsys train CONFIG` (configs/rearl_tiny.yaml, or --config) with the same seeds,
+problems and steps and the words of its method. Runs that are finished are not run again. The
+Markdown table is of held-out problems after the last step: means over seeds with 95 % t intervals.
+Accuracy and thought tokens are under the largest budget; `cut` is the accuracy if those responses
+are cut to the next smaller budget afterwards, `under` if the thoughts are ended there and answered.
+`hard` problems are those of the largest difficulty. table.png draws the same over the steps.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import stats
@@ -42,8 +44,12 @@ METHODS = {
 REVISION = "environment.revision."
 """Words that a method without revisions has no place for."""
 
-Runs = dict[str, list[tuple[Evaluation, Evaluation]]]
-"""Method to the first and the last evaluation of every seed."""
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Runs = dict[str, list[list[Evaluation]]]
+"""Method to the evaluations of every seed, as far as all of them came."""
+Column = Callable[[Evaluation], float]
 
 
 def main() -> None:
@@ -56,22 +62,33 @@ def main() -> None:
         jobs = [(method, seed) for method in arguments.methods for seed in arguments.seeds]
         with ThreadPoolExecutor(devices.qsize()) as pool:
             list(pool.map(lambda job: run(*job, arguments, devices), jobs))
-    found: Runs = {}
-    for method in arguments.methods:
-        folders = [folder(arguments.out, method, seed) for seed in arguments.seeds]
-        evaluations = [read_evaluations(path / METRICS) for path in folders]
-        found[method] = [(all_of_it[0], all_of_it[-1]) for all_of_it in evaluations]
+    found = read_runs(arguments)
     text = table(found)
     print(text)
     (arguments.out / "table.md").write_text(text)
-    last = {m: [e.numbers | {"step": e.step} for _, e in pairs] for m, pairs in found.items()}
-    (arguments.out / "table.json").write_text(json.dumps(last, indent=2))
+    numbers = {
+        method: [[e.numbers | {"step": e.step} for e in run] for run in runs]
+        for method, runs in found.items()
+    }
+    (arguments.out / "table.json").write_text(json.dumps(numbers, indent=1))
+    draw(found).savefig(arguments.out / "table.png", dpi=120)
+
+
+def read_runs(arguments: argparse.Namespace) -> Runs:
+    """The evaluations of all runs, each up to the step that every run has reached."""
+    found: Runs = {}
+    for method in arguments.methods:
+        folders = [folder(arguments.out, method, seed) for seed in arguments.seeds]
+        found[method] = [read_evaluations(path / METRICS) for path in folders]
+    last = min(run[-1].step for runs in found.values() for run in runs)
+    return {m: [[e for e in run if e.step <= last] for run in runs] for m, runs in found.items()}
 
 
 def parse() -> argparse.Namespace:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--config", default=CONFIG)
     parser.add_argument("--seeds", type=lambda t: [int(s) for s in t.split(",")], default=[0, 1, 2])
     parser.add_argument("--methods", type=lambda t: t.split(","), default=list(METHODS))
     parser.add_argument("--devices", type=lambda t: t.split(","), help="CUDA devices to use")
@@ -97,7 +114,7 @@ def run(method: str, seed: int, arguments: argparse.Namespace, devices: Queue[st
     words = METHODS[method]
     more = [w for w in arguments.overrides if ORIGINALS not in words or not w.startswith(REVISION)]
     command = [
-        *(sys.executable, "-m", "rlsys", "train", CONFIG),
+        *(sys.executable, "-m", "rlsys", "train", arguments.config),
         *(f"run_dir={run_dir}", f"seed={seed}", "checkpoint.every=0"),
         *(*words, *more),
     ]
@@ -108,26 +125,56 @@ def run(method: str, seed: int, arguments: argparse.Namespace, devices: Queue[st
         devices.put(device)
 
 
-def table(found: Runs) -> str:
-    """One row per method, the warm start first."""
-    starts = [first for pairs in found.values() for first, _ in pairs]
-    *_, smaller, largest = starts[0].accuracy
-    columns: dict[str, Callable[[Evaluation], float]] = {
+def columns(example: Evaluation) -> dict[str, Column]:
+    """What is told of an evaluation, under the names of the table."""
+    *_, smaller, largest = example.accuracy
+    difficulties = [n.split("_")[1] for n in example.numbers if n.startswith("accuracy/difficulty")]
+    hard = f"difficulty_{max(difficulties, key=int)}"
+    return {
         "accuracy": lambda e: e.accuracy[largest],
         f"under {smaller}": lambda e: e.accuracy[smaller],
         f"cut to {smaller}": lambda e: e.numbers[f"cut/{smaller}"],
         "thought tokens": lambda e: e.thought_length,
         "token ratio, %": lambda e: e.numbers["token_ratio"],
         "reflections per 100 tokens": lambda e: 100 * e.numbers["reflections/per_token"],
+        "hard: accuracy": lambda e: e.numbers[f"accuracy/{hard}"],
+        "hard: reflections per 100 tokens": lambda e: (
+            100 * e.numbers[f"reflections/per_token/{hard}"]
+        ),
     }
-    steps = next(iter(found.values()))[0][1].step
-    lines = [f"| after {steps} steps | {' | '.join(columns)} |"]
-    lines.append(f"|---|{'---|' * len(columns)}")
-    rows = {"warm start": starts} | {m: [last for _, last in p] for m, p in found.items()}
+
+
+def table(found: Runs) -> str:
+    """One row per method, the warm start first."""
+    starts = [run[0] for runs in found.values() for run in runs]
+    told = columns(starts[0])
+    steps = next(iter(found.values()))[0][-1].step
+    lines = [f"| after {steps} steps | {' | '.join(told)} |"]
+    lines.append(f"|---|{'---|' * len(told)}")
+    rows = {"warm start": starts} | {m: [run[-1] for run in runs] for m, runs in found.items()}
     for name, evaluations in rows.items():
-        cells = (mean_and_interval([of(e) for e in evaluations]) for of in columns.values())
+        cells = (mean_and_interval([of(e) for e in evaluations]) for of in told.values())
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def draw(found: Runs) -> Figure:
+    """Accuracy, tokens and reflections over the steps: means and ranges over seeds."""
+    from matplotlib.figure import Figure
+
+    told = columns(next(iter(found.values()))[0][0])
+    names = ("accuracy", "token ratio, %", "hard: reflections per 100 tokens")
+    figure = Figure(figsize=(12, 4), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(names)), names, strict=True):
+        for method, runs in found.items():
+            steps = [e.step for e in runs[0]]
+            values_SE = np.array([[told[name](e) for e in run] for run in runs])
+            axes.plot(steps, values_SE.mean(axis=0), label=method)
+            axes.fill_between(steps, values_SE.min(axis=0), values_SE.max(axis=0), alpha=0.15)
+        axes.set(xlabel="step", title=name)
+        axes.grid(alpha=0.3)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(found))
+    return figure
 
 
 def mean_and_interval(values: list[float]) -> str:

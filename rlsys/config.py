@@ -12,7 +12,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from rlsys.config_base import Fraction, NonNegativeFloat, NonNegativeInt, Section
+from rlsys.config_base import Fraction, NonNegativeFloat, NonNegativeInt, Section, Share
 from rlsys.config_economics import ArithmeticCorpus, Corpus, EconomicsConfig
 from rlsys.config_parts import EnginesConfig, ThoughtSection
 from rlsys.config_parts import ModelConfig as ModelConfig
@@ -603,11 +603,25 @@ class SftConfig(Section):
     log_every: PositiveInt = 10
 
 
+class TraceHabits(Section):
+    """How arithmetic is written out in supervised traces (rlsys.data.traces)."""
+
+    terse: Share = 0.25
+    """Traces that write running totals only."""
+    check: Share = 0.0
+    """Steps of a verbose chain that are done once more right away, without a slip."""
+    recheck: Share = 0.5
+    """Verbose traces that go through the whole chain once more, asked again after every chain."""
+    slip: Share = 0.01
+    """Steps of the first chain that are wrong by one."""
+
+
 class ArithmeticTraces(Section):
     """Supervised rows from the arithmetic generator: terse, verbose, overthinking, wrong turns."""
 
     source: Literal["arithmetic"] = "arithmetic"
     difficulty: tuple[PositiveInt, PositiveInt] = (6, 6)
+    habits: TraceHabits = TraceHabits()
     seed: NonNegativeInt = 0
 
 
@@ -619,6 +633,7 @@ class DialogueTraces(Section):
     """Fewest and most numbers joined in a problem."""
     problems: PositiveInt = 10
     """Problems per dialogue."""
+    habits: TraceHabits = TraceHabits()
     budget: tuple[PositiveInt, PositiveInt] = (200, 600)
     """Smallest and largest budget of a dialogue in tokens; it ends where the budget does."""
     reply: str = "{thought}</think>\n\n**Final Answer**\n\\boxed{{answer}}"

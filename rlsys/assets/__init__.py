@@ -7,9 +7,10 @@ from typing import Final
 
 from rlsys.errors import ModelError
 
-SHIPPED: Final = ("tiny", "tiny-economics", "tiny-reflection")
+SHIPPED: Final = ("tiny", "tiny-economics", "tiny-reflective", "tiny-reflection")
 """What `model.path` may name without a folder: the arithmetic reasoner, the same after it learned
-the form of dialogues about a shared budget, and a reflection model that reads its thoughts."""
+the form of dialogues about a shared budget, the same after it learned to check its steps, and a
+reflection model that reads the thoughts of that one."""
 
 
 def shipped_path(name: str) -> Path:

@@ -64,7 +64,7 @@ class DialogueRows:
         }
 
     def _reply(self, text: str, rng: np.random.Generator) -> Tokens:
-        trace = draw_trace(arithmetic_problem(text, ""), rng)
+        trace = draw_trace(arithmetic_problem(text, ""), rng, self._data.habits)
         written = self._data.reply.replace("{answer}", trace.answer)
         ids = encode(self._tokenizer, written.replace("{thought}", trace.thought))
         return np.array([*ids, self._eos], np.int32)

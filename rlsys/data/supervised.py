@@ -24,7 +24,7 @@ from rlsys.data.arithmetic import arithmetic_problem, draw_texts
 from rlsys.data.problems import read_rows
 from rlsys.data.prompts import PromptRenderer, ThinkTokens, encode
 from rlsys.data.tiny_model import TINY_ENVIRONMENT
-from rlsys.data.traces import Trace, draw_trace
+from rlsys.data.traces import draw_trace
 from rlsys.errors import DataError, ModelError
 from rlsys.types import NO_PARENT, Floats, Kind, Problem, Sample, Segment, Tokens
 
@@ -72,6 +72,7 @@ class ArithmeticRows:
 
     def __init__(self, data: ArithmeticTraces, tokenizer: PreTrainedTokenizerBase) -> None:
         self._difficulty = data.difficulty
+        self._habits = data.habits
         self._seed = data.seed
         self._ids_of_character = _character_table(tokenizer)
         example = "3+8-2"
@@ -87,11 +88,12 @@ class ArithmeticRows:
         rng = np.random.default_rng([self._seed, step])
         texts = draw_texts(rng, self._difficulty, held_out=False, size=count)
         return [
-            self._sample(draw_trace(arithmetic_problem(text, f"{step}-{i}"), rng), rng)
+            self._sample(arithmetic_problem(text, f"{step}-{i}"), rng)
             for i, text in enumerate(texts)
         ]
 
-    def _sample(self, trace: Trace, rng: np.random.Generator) -> Sample:
+    def _sample(self, problem: Problem, rng: np.random.Generator) -> Sample:
+        trace = draw_trace(problem, rng, self._habits)
         thought, forced, answer = self._ids(trace.thought), self._header, trace.answer
         if rng.random() < CUT_SHARE:
             cut = int(rng.integers(1, len(thought) + 1))

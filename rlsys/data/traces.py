@@ -4,29 +4,29 @@ A terse trace writes running totals (`11;9;16`), a verbose one every step in ful
 and then, with probability one half each time, a `?` and the whole chain once more: overthinking,
 for the total is already known. Some steps of a first chain slip by one and a re-check never does,
 so re-checking is worth something, only rarely what it costs. A terse trace is as good as a verbose
-one at a third of the tokens: that is what budgets can teach.
+one at a third of the tokens: that is what budgets can teach. With `TraceHabits.check`, steps of a
+verbose chain are also done once more right away (`3+8=12?3+8=11;11-2=9`): reflection on the way to
+the answer, which a thought that is cut at its first answer keeps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from rlsys.config import TraceHabits
 from rlsys.data.arithmetic import signed_terms
 from rlsys.types import Problem
 
 Style = Literal["terse", "verbose"]
+Bools = NDArray[np.bool_]
 
-TERSE_SHARE: Final = 0.25
-"""Traces that write running totals only."""
-RECHECK_PROBABILITY: Final = 0.5
-"""That a verbose trace goes through the chain once more, asked again after every chain."""
 MOST_RECHECKS: Final = 3
 """Where asking again ends, so that a trace has a longest length."""
-SLIP_PROBABILITY: Final = 0.01
-"""That a step of the first chain is wrong by one."""
 STEP_MARK: Final = ";"
 RECHECK_MARK: Final = "?"
 
@@ -92,35 +92,45 @@ class Trace:
         return str(guess)
 
 
-def draw_trace(problem: Problem, rng: np.random.Generator) -> Trace:
-    """Draw style, slips and re-checks for an arithmetic problem of two or more numbers."""
+def draw_trace(problem: Problem, rng: np.random.Generator, habits: TraceHabits) -> Trace:
+    """Draw style, slips, checks and re-checks for an arithmetic problem of two or more numbers."""
     terms = signed_terms(problem.text)
-    slips = [_slip(draw) for draw in rng.random(len(terms) - 1)]
-    if rng.random() < TERSE_SHARE:
-        return Trace(problem, "terse", _chain(terms, slips, verbose=False))
-    first, *rest = _chain(terms, [0] * len(slips), verbose=True)
+    slips = [_slip(draw, habits.slip) for draw in rng.random(len(terms) - 1)]
+    nothing = [0] * len(slips)
+    if rng.random() < habits.terse:
+        return Trace(problem, "terse", _chain(terms, slips, nothing, verbose=False))
+    # Without the habit nothing is drawn for it: traces of older seeds stay as they are.
+    checks = rng.random(len(slips)) < habits.check if habits.check else nothing
+    first, *rest = _chain(terms, nothing, nothing, verbose=True)
     recheck = (first._replace(text=RECHECK_MARK + first.text), *rest)
     rechecks = 0
-    while rechecks < MOST_RECHECKS and rng.random() < RECHECK_PROBABILITY:
+    while rechecks < MOST_RECHECKS and rng.random() < habits.recheck:
         rechecks += 1
-    steps = _chain(terms, slips, verbose=True) + recheck * rechecks
+    steps = _chain(terms, slips, checks, verbose=True) + recheck * rechecks
     return Trace(problem, "verbose", steps)
 
 
-def _slip(draw: float) -> int:
+def _slip(draw: float, probability: float) -> int:
     """Error of a step from a uniform draw: one too few or one too many, equally often."""
-    if draw >= SLIP_PROBABILITY:
+    if draw >= probability:
         return 0
-    return 1 if draw < SLIP_PROBABILITY / 2 else -1
+    return 1 if draw < probability / 2 else -1
 
 
-def _chain(terms: list[int], slips: list[int], *, verbose: bool) -> tuple[Step, ...]:
-    """The steps that add `terms` one by one, step i wrong by `slips[i]`; errors carry over."""
+def _chain(
+    terms: Sequence[int], slips: Sequence[int], checks: Sequence[int] | Bools, *, verbose: bool
+) -> tuple[Step, ...]:
+    """The steps that add `terms` one by one, step i wrong by `slips[i]` unless it is checked.
+
+    A checked step is written twice, the second time without its slip; other errors carry over.
+    """
     steps: list[Step] = []
     total, mark = terms[0], ""
-    for term, slip in zip(terms[1:], slips, strict=True):
-        after = total + term + slip
-        text = f"{mark}{total}{term:+d}={after}" if verbose else f"{mark}{after}"
-        steps.append(Step(text, after, len(steps) == len(slips) - 1))
+    for number, (term, slip, checked) in enumerate(zip(terms[1:], slips, checks, strict=True), 1):
+        attempts = ((mark, slip), (RECHECK_MARK, 0)) if checked else ((mark, slip),)
+        for before, error in attempts:
+            after = total + term + error
+            text = f"{before}{total}{term:+d}={after}" if verbose else f"{before}{after}"
+            steps.append(Step(text, after, number == len(slips)))
         total, mark = after, STEP_MARK
     return tuple(steps)

@@ -14,7 +14,7 @@ from rlsys.config import (
     GradingConfig,
     ModelConfig,
 )
-from rlsys.config_base import NonNegativeInt, Section
+from rlsys.config_base import NonNegativeInt, Section, Share
 from rlsys.config_reflection import DetectorConfig
 
 
@@ -92,7 +92,7 @@ class ReflectionConfig(Section):
     """Training problems whose thoughts are sampled."""
     samples: PositiveInt = 1
     """Thoughts per problem."""
-    cut_share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    cut_share: Share = 0.0
     """Share of these thoughts that are cut at a random place: a small reflection model must have
     seen thoughts that ran out of tokens."""
     generation: GenerationConfig = GenerationConfig()

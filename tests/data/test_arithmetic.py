@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from rlsys.config import ArithmeticData, DataConfig
+from rlsys.config import ArithmeticData, DataConfig, TraceHabits
 from rlsys.data.arithmetic import (
     arithmetic_problem,
     arithmetic_problems,
@@ -15,8 +15,6 @@ from rlsys.data.arithmetic import (
 )
 from rlsys.data.traces import (
     MOST_RECHECKS,
-    SLIP_PROBABILITY,
-    TERSE_SHARE,
     Step,
     Trace,
     draw_trace,
@@ -117,26 +115,29 @@ def test_where_a_cut_thought_stands(cut: int, guess: str) -> None:
     assert Trace(PROBLEM, "verbose", SLIPPED + RECHECK).stands_at(cut) == guess
 
 
+HABITS = TraceHabits()
+
+
 def test_traces_have_the_announced_habits() -> None:
     rng = np.random.default_rng(0)
     problems = arithmetic_problems(ArithmeticData(size=4000))
-    traces = [draw_trace(problem, rng) for problem in problems]
+    traces = [draw_trace(problem, rng, HABITS) for problem in problems]
     verbose = [t for t in traces if t.style == "verbose"]
     chains = np.array([sum(s.concludes for s in t.steps) for t in verbose])
-    assert np.mean([t.style == "terse" for t in traces]) == pytest.approx(TERSE_SHARE, abs=0.02)
+    assert np.mean([t.style == "terse" for t in traces]) == pytest.approx(HABITS.terse, abs=0.02)
     assert np.mean(chains > 1) == pytest.approx(0.5, abs=0.03)
     assert np.mean(chains > 2) == pytest.approx(0.25, abs=0.03)
     assert chains.max() == 1 + MOST_RECHECKS
     once = [t for t in verbose if t.thought.count("?") == 0]
     right = np.mean([t.answer == t.problem.answer for t in once])
-    assert right == pytest.approx((1 - SLIP_PROBABILITY) ** 5, abs=0.03)
+    assert right == pytest.approx((1 - HABITS.slip) ** 5, abs=0.03)
     assert all(t.answer == t.problem.answer for t in verbose if "?" in t.thought)
 
 
 def test_steps_of_a_trace_add_up() -> None:
     rng = np.random.default_rng(1)
     for problem in arithmetic_problems(ArithmeticData(difficulty=(2, 8), size=300)):
-        trace = draw_trace(problem, rng)
+        trace = draw_trace(problem, rng, HABITS)
         numbers = len(signed_terms(problem.text))
         assert len(trace.steps) % (numbers - 1) == 0
         if trace.style == "terse":
@@ -146,3 +147,25 @@ def test_steps_of_a_trace_add_up() -> None:
                 left, total = step.text.lstrip(";?").split("=")
                 assert int(total) == step.total
                 assert abs(eval(left) - step.total) <= 1
+
+
+def test_a_checked_step_is_done_once_more_without_its_slip() -> None:
+    rng = np.random.default_rng(2)
+    problem = arithmetic_problem("3+8-2", "p")
+    habits = TraceHabits(terse=0, check=1, recheck=0, slip=1)
+    thoughts = {draw_trace(problem, rng, habits).thought for _ in range(50)}
+    assert thoughts == {
+        f"3+8={first}?3+8=11;11-2={second}?11-2=9" for first in (10, 12) for second in (8, 10)
+    }
+
+
+def test_checks_are_as_frequent_as_announced_and_mend_what_they_check() -> None:
+    rng = np.random.default_rng(3)
+    habits = TraceHabits(terse=0, check=0.3, recheck=0, slip=0.1)
+    problems = arithmetic_problems(ArithmeticData(size=2000))
+    traces = [draw_trace(problem, rng, habits) for problem in problems]
+    checks = np.mean([t.thought.count("?") for t in traces]) / 5
+    assert checks == pytest.approx(0.3, abs=0.02)
+    right = np.mean([t.answer == t.problem.answer for t in traces])
+    slips = 0.1 * 0.7  # two of them may cancel, once in a while
+    assert right == pytest.approx((1 - slips) ** 5, abs=0.04)

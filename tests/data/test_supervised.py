@@ -17,12 +17,12 @@ from rlsys.config import (
     PromptConfig,
     SftConfig,
     SupervisedFile,
+    TraceHabits,
 )
 from rlsys.data.arithmetic import is_held_out
 from rlsys.data.prompts import PromptRenderer, ThinkTokens
 from rlsys.data.supervised import ArithmeticRows, FileRows, supervised_rows
 from rlsys.data.tiny_model import TINY_ENVIRONMENT, tiny_tokenizer
-from rlsys.data.traces import SLIP_PROBABILITY
 from rlsys.environments.anytime import AnytimeEnvironment
 from rlsys.errors import DataError, ModelError
 from rlsys.types import (
@@ -92,7 +92,7 @@ def test_shares_of_cut_rows_and_of_right_answers() -> None:
     # A quarter is terse and three eighths never re-check; these are wrong where one of five steps
     # slipped, the others are right.
     unchecked = 0.25 + 0.75 / 2
-    wrong = unchecked * (1 - (1 - SLIP_PROBABILITY) ** 5)
+    wrong = unchecked * (1 - (1 - TraceHabits().slip) ** 5)
     assert np.mean(whole) == pytest.approx(1 - wrong, abs=0.015)
 
 

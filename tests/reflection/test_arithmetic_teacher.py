@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlsys.algorithms.reflection import ChunkedThought, chunk_thought
+from rlsys.config import TraceHabits
 from rlsys.data.arithmetic import arithmetic_problem, draw_texts
 from rlsys.data.traces import draw_trace
 from rlsys.reflection.arithmetic import result_chunks
@@ -32,6 +33,10 @@ def chunks_of(text: str, most: int = 1) -> ChunkedThought:
         ("3+8=11;11-2=9;9", (1,)),
         ("3+8=11;;11-2=9", (2,)),  # a lone mark is a chunk, not a step
         ("?11;9", (1,)),
+        ("3+8=12?3+8=11;11-2=9", (2,)),  # a step checked, and mended
+        ("3+8=11;11-2=8?11-2=9", (2,)),
+        ("3+8=11;11-2=9?11-2=9", (1, 2)),  # a last step checked states the answer once more
+        ("3+8=11?3+8=11?3+8=11;11-2=9", (3,)),
         ("nine", ()),
         ("", ()),
     ],
@@ -52,12 +57,19 @@ def test_a_cut_total_is_not_taken_for_a_shorter_one() -> None:
     assert result_chunks(problem, chunks_of("9+9=18;18-8=1")) == ()
 
 
-@given(st.integers(0, 2**32 - 1))
-def test_the_first_chunk_is_where_the_trace_first_knows(seed: int) -> None:
+def test_a_chain_that_begins_as_the_last_one_ended_is_no_check() -> None:
+    problem = arithmetic_problem("3+8-8+8", "p")
+    chain = "3+8=11;11-8=3;3+8=11"
+    assert result_chunks(problem, chunks_of(f"{chain}?{chain}")) == (2, 5)
+    assert result_chunks(problem, chunks_of(f"{chain}?3+8=11")) == (2, 3)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.5]))
+def test_the_first_chunk_is_where_the_trace_first_knows(seed: int, check: float) -> None:
     rng = np.random.default_rng(seed)
     (text,) = draw_texts(rng, (2, 8), held_out=False, size=1)
     problem = arithmetic_problem(text, "p")
-    trace = draw_trace(problem, rng)
+    trace = draw_trace(problem, rng, TraceHabits(check=check, slip=0.1))
     thought = chunks_of(trace.thought)
     found = result_chunks(problem, thought)
     known = trace.known_steps

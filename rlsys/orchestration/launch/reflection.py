@@ -6,7 +6,7 @@ Each step starts the engines it needs and no others: a large teacher may want al
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ import ray
 
 from actors.grading import GradingActor
 from actors.pools import GradingPool
+from rlsys.algorithms.reflection import count_reflections, reflection_threshold
 from rlsys.config import GenerationConfig
 from rlsys.data.prompts import load_tokenizer
 from rlsys.orchestration.launch.engines import frozen_engines
@@ -33,7 +34,7 @@ from rlsys.reflection.evaluation import Evaluation
 from rlsys.reflection.evaluation import evaluate as evaluate_detector
 from rlsys.reflection.journal import Journal
 from rlsys.reflection.prompts import layout_named
-from rlsys.reflection.responses import Policy, read_thoughts, sample_thoughts, thought_id
+from rlsys.reflection.responses import Policy, Thought, read_thoughts, sample_thoughts, thought_id
 from rlsys.reflection.rows import (
     AnsweredThought,
     LabelledThought,
@@ -77,6 +78,7 @@ def rows(config: ReflectionConfig, say: Say) -> None:
     place = _load(config)
     labelled = list(_read(place, held_out=False))
     say(_sentence("labelled", label_counts(labelled)))
+    say(_threshold(place, [known.thought for known in labelled]))
     folder = config.run_dir / "rows"
     folder.mkdir(exist_ok=True)
     layout = layout_named(config.detector.layout)
@@ -89,6 +91,20 @@ def rows(config: ReflectionConfig, say: Say) -> None:
     most = config.rows.per_problem
     _write(folder / "paths.jsonl", path_rows(paths, place.decode_whole, per_problem=most), say)
     _write(folder / "pairs.jsonl", pair_rows(paths, place.decode_whole, per_problem=most), say)
+
+
+def _threshold(place: Workplace, thoughts: Sequence[Thought]) -> str:
+    """How often the policy itself reflects, for the reflection reward."""
+    whole = [t.token_ids.tolist() for t in thoughts if t.closed and len(t.token_ids)]
+    if not whole:
+        return "no thought ended by itself; raise environment.budgets"
+    how = place.config.environment.reflections
+    counts = [
+        count_reflections(place.decode(ids), how.mode, words=how.words, gap=how.gap)
+        for ids in whole
+    ]
+    tokens = reflection_threshold(counts, [len(ids) for ids in whole])
+    return f"algorithm.reflection.tokens_per_reflection of this policy is {tokens:.1f}"
 
 
 def evaluate(config: ReflectionConfig, say: Say) -> Evaluation:
