@@ -14,19 +14,12 @@ over budgets) at every evaluated step. Means over seeds; the intervals are 95 % 
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from queue import Queue
 
 import numpy as np
-from scipy import stats
 
-from rlsys.orchestration.metrics_sink import METRICS, Evaluation, read_evaluations
+from rlsys.orchestration.metrics_sink import Evaluation
+from runs import Runs, carry_out, mean_and_interval, parser
 
 METHODS = {
     "GRPO": "configs/grpo.yaml",
@@ -42,75 +35,23 @@ Curves = dict[str, list[dict[int, Evaluation]]]
 
 def main() -> None:
     """Run what is missing, then print and write the tables."""
-    arguments = parse()
-    jobs = [(m, s) for m in METHODS for s in arguments.seeds]
-    devices: Queue[str | None] = Queue()
-    for device in (arguments.devices or [None]) * arguments.per_device:
-        devices.put(device)
-    if not arguments.report:
-        with ThreadPoolExecutor(devices.qsize()) as pool:
-            list(pool.map(lambda job: run(*job, arguments, devices), jobs))
-    found = {m: [curve(folder(arguments.out, m, s)) for s in arguments.seeds] for m in METHODS}
+    arguments = parser(__doc__.splitlines()[0]).parse_intermixed_args()
+    chosen = arguments.methods or METHODS
+    found = curves(carry_out({m: [METHODS[m], *arguments.overrides] for m in chosen}, arguments))
     tables = f"{accuracies(found)}\n{gains(found)}"
     print(tables)
     (arguments.out / "table.md").write_text(tables)
     (arguments.out / "table.json").write_text(json.dumps(numbers(found), indent=2))
 
 
-def parse() -> argparse.Namespace:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seeds", type=lambda t: [int(s) for s in t.split(",")], default=[0, 1, 2])
-    parser.add_argument("--devices", type=lambda t: t.split(","), help="CUDA devices to use")
-    parser.add_argument("--per-device", type=int, default=1, help="runs at once on each device")
-    parser.add_argument("--report", action="store_true", help="run nothing")
-    parser.add_argument("overrides", nargs="*", help="key.path=value for every run")
-    return parser.parse_intermixed_args()
-
-
-def folder(out: Path, method: str, seed: int) -> Path:
-    """Run directory of one method and seed."""
-    return out / f"{method.replace(' ', '-').lower()}-{seed}"
-
-
-def run(method: str, seed: int, arguments: argparse.Namespace, devices: Queue[str | None]) -> None:
-    """Train once, unless it is done; the log is beside the run directory."""
-    run_dir = folder(arguments.out, method, seed)
-    if (run_dir / "export").is_dir():
-        return
-    device = devices.get()
-    environment = os.environ | ({} if device is None else {"CUDA_VISIBLE_DEVICES": device})
-    run_dir.parent.mkdir(parents=True, exist_ok=True)
-    command = [
-        *(sys.executable, "-m", "rlsys", "train"),
-        METHODS[method],
-        f"run_dir={run_dir}",
-        f"seed={seed}",
-        "checkpoint.every=0",
-        *arguments.overrides,
-    ]
-    try:
-        with Path(f"{run_dir}.log").open("w") as log:
-            subprocess.run(command, env=environment, stdout=log, stderr=log, check=True)
-    finally:
-        devices.put(device)
-
-
-def curve(run_dir: Path) -> dict[int, Evaluation]:
-    """Step to evaluation of one run."""
-    return {evaluation.step: evaluation for evaluation in read_evaluations(run_dir / METRICS)}
+def curves(found: Runs) -> Curves:
+    """Evaluations by their steps."""
+    return {m: [{e.step: e for e in run} for run in runs] for m, runs in found.items()}
 
 
 def anytime(evaluation: Evaluation) -> float:
     """Mean accuracy over budgets."""
     return float(np.mean(list(evaluation.accuracy.values())))
-
-
-def mean_and_interval(values: list[float]) -> str:
-    """Mean and half width of its 95 % t interval."""
-    half = stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)
-    return f"{np.mean(values):+.3f} ± {half:.3f}"
 
 
 def numbers(found: Curves) -> dict[str, object]:
@@ -161,7 +102,7 @@ def gains(found: Curves) -> str:
         for step in steps:
             there = all(step in evaluations for evaluations in seeds)
             values = [anytime(e[step]) - anytime(e[0]) for e in seeds] if there else []
-            cells.append(mean_and_interval(values) if there else "")
+            cells.append(mean_and_interval(values, "+.3f") if there else "")
         lines.append(f"| {method} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

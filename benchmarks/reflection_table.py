@@ -16,21 +16,17 @@ are cut to the next smaller budget afterwards, `under` if the thoughts are ended
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from queue import Queue
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy import stats
 
-from rlsys.orchestration.metrics_sink import METRICS, Evaluation, read_evaluations
+from rlsys.orchestration.metrics_sink import Evaluation
+from runs import Runs, Words, carry_out, mean_and_interval, parser, up_to_common_step
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CONFIG = "configs/rearl_tiny.yaml"
 ORIGINALS, NO_REWARD = "environment.revision=null", "algorithm.reflection=null"
@@ -44,25 +40,19 @@ METHODS = {
 REVISION = "environment.revision."
 """Words that a method without revisions has no place for."""
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Runs = dict[str, list[list[Evaluation]]]
-"""Method to the evaluations of every seed, as far as all of them came."""
 Column = Callable[[Evaluation], float]
 
 
 def main() -> None:
     """Run what is missing, then print and write the table."""
-    arguments = parse()
-    if not arguments.report:
-        devices: Queue[str | None] = Queue()
-        for device in (arguments.devices or [None]) * arguments.per_device:
-            devices.put(device)
-        jobs = [(method, seed) for method in arguments.methods for seed in arguments.seeds]
-        with ThreadPoolExecutor(devices.qsize()) as pool:
-            list(pool.map(lambda job: run(*job, arguments, devices), jobs))
-    found = read_runs(arguments)
+    options = parser(__doc__.splitlines()[0])
+    options.add_argument("--config", default=CONFIG)
+    arguments = options.parse_intermixed_args()
+    methods = {
+        m: [arguments.config, *words(METHODS[m], arguments.overrides)]
+        for m in arguments.methods or METHODS
+    }
+    found = up_to_common_step(carry_out(methods, arguments))
     text = table(found)
     print(text)
     (arguments.out / "table.md").write_text(text)
@@ -74,55 +64,10 @@ def main() -> None:
     draw(found).savefig(arguments.out / "table.png", dpi=120)
 
 
-def read_runs(arguments: argparse.Namespace) -> Runs:
-    """The evaluations of all runs, each up to the step that every run has reached."""
-    found: Runs = {}
-    for method in arguments.methods:
-        folders = [folder(arguments.out, method, seed) for seed in arguments.seeds]
-        found[method] = [read_evaluations(path / METRICS) for path in folders]
-    last = min(run[-1].step for runs in found.values() for run in runs)
-    return {m: [[e for e in run if e.step <= last] for run in runs] for m, runs in found.items()}
-
-
-def parse() -> argparse.Namespace:
-    """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--config", default=CONFIG)
-    parser.add_argument("--seeds", type=lambda t: [int(s) for s in t.split(",")], default=[0, 1, 2])
-    parser.add_argument("--methods", type=lambda t: t.split(","), default=list(METHODS))
-    parser.add_argument("--devices", type=lambda t: t.split(","), help="CUDA devices to use")
-    parser.add_argument("--per-device", type=int, default=1, help="runs at once on each device")
-    parser.add_argument("--report", action="store_true", help="run nothing")
-    parser.add_argument("overrides", nargs="*", help="key.path=value for every run")
-    return parser.parse_intermixed_args()
-
-
-def folder(out: Path, method: str, seed: int) -> Path:
-    """Run directory of one method and seed."""
-    return out / f"{method.replace(' + ', '-').replace(' ', '-').lower()}-{seed}"
-
-
-def run(method: str, seed: int, arguments: argparse.Namespace, devices: Queue[str | None]) -> None:
-    """Train once, unless it is done; the log is beside the run directory."""
-    run_dir = folder(arguments.out, method, seed)
-    if (run_dir / "export").is_dir():
-        return
-    device = devices.get()
-    environment = os.environ | ({} if device is None else {"CUDA_VISIBLE_DEVICES": device})
-    run_dir.parent.mkdir(parents=True, exist_ok=True)
-    words = METHODS[method]
-    more = [w for w in arguments.overrides if ORIGINALS not in words or not w.startswith(REVISION)]
-    command = [
-        *(sys.executable, "-m", "rlsys", "train", arguments.config),
-        *(f"run_dir={run_dir}", f"seed={seed}", "checkpoint.every=0"),
-        *(*words, *more),
-    ]
-    try:
-        with Path(f"{run_dir}.log").open("w") as log:
-            subprocess.run(command, env=environment, stdout=log, stderr=log, check=True)
-    finally:
-        devices.put(device)
+def words(of_method: Words, overrides: Words) -> Words:
+    """What a run is told: that of its method, and what it has a place for of what all are told."""
+    fitting = [w for w in overrides if ORIGINALS not in of_method or not w.startswith(REVISION)]
+    return [*of_method, *fitting]
 
 
 def columns(example: Evaluation) -> dict[str, Column]:
@@ -175,14 +120,6 @@ def draw(found: Runs) -> Figure:
         axes.grid(alpha=0.3)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(found))
     return figure
-
-
-def mean_and_interval(values: list[float]) -> str:
-    """Mean and half width of its 95 % t interval."""
-    if len(values) == 1:
-        return f"{values[0]:.3g}"
-    half = stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)
-    return f"{np.mean(values):.3g} ± {half:.2g}"
 
 
 if __name__ == "__main__":

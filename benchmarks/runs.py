@@ -1,0 +1,94 @@
+"""What the tables share: training runs of several methods and seeds, spread over devices."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import Queue
+
+import numpy as np
+from scipy import stats
+
+from rlsys.orchestration.metrics_sink import METRICS, Evaluation, read_evaluations
+
+Words = Sequence[str]
+"""Configuration file and `key.path=value` words of one method."""
+Runs = dict[str, list[list[Evaluation]]]
+"""Method to the evaluations of every seed."""
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """The options that every table has."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--out", type=Path, required=True)
+    made.add_argument("--seeds", type=lambda t: [int(s) for s in t.split(",")], default=[0, 1, 2])
+    made.add_argument("--methods", type=lambda t: t.split(","), help="some of them; else all")
+    made.add_argument("--devices", type=lambda t: t.split(","), help="CUDA devices to use")
+    made.add_argument("--per-device", type=int, default=1, help="runs at once on each device")
+    made.add_argument("--report", action="store_true", help="run nothing")
+    made.add_argument("overrides", nargs="*", help="key.path=value for every run")
+    return made
+
+
+def carry_out(methods: Mapping[str, Words], arguments: argparse.Namespace) -> Runs:
+    """Train what is missing, unless only a report is wanted, and read all evaluations.
+
+    Each run has the log beside its directory; a finished one is not run again.
+    """
+    if not arguments.report:
+        devices: Queue[str | None] = Queue()
+        for device in (arguments.devices or [None]) * arguments.per_device:
+            devices.put(device)
+
+        def run(job: tuple[str, int]) -> None:
+            method, seed = job
+            _train(folder(arguments.out, method, seed), seed, methods[method], devices)
+
+        with ThreadPoolExecutor(devices.qsize()) as pool:
+            list(pool.map(run, [(m, s) for m in methods for s in arguments.seeds]))
+    return {
+        m: [read_evaluations(folder(arguments.out, m, s) / METRICS) for s in arguments.seeds]
+        for m in methods
+    }
+
+
+def folder(out: Path, method: str, seed: int) -> Path:
+    """Run directory of one method and seed."""
+    return out / f"{method.replace(' + ', '-').replace(' ', '-').lower()}-{seed}"
+
+
+def up_to_common_step(found: Runs) -> Runs:
+    """The evaluations up to the step that every run has reached."""
+    last = min(run[-1].step for runs in found.values() for run in runs)
+    return {m: [[e for e in run if e.step <= last] for run in runs] for m, runs in found.items()}
+
+
+def mean_and_interval(values: Sequence[float], form: str = ".3g") -> str:
+    """Mean and half width of its 95 % t interval; of a single value, the value."""
+    if len(values) == 1:
+        return format(values[0], form)
+    half = stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)
+    return f"{np.mean(values):{form}} ± {half:{form.removeprefix('+')}}"
+
+
+def _train(run_dir: Path, seed: int, words: Words, devices: Queue[str | None]) -> None:
+    if (run_dir / "export").is_dir():
+        return
+    device = devices.get()
+    environment = os.environ | ({} if device is None else {"CUDA_VISIBLE_DEVICES": device})
+    run_dir.parent.mkdir(parents=True, exist_ok=True)
+    command = [
+        *(sys.executable, "-m", "rlsys", "train"),
+        *words,
+        *(f"run_dir={run_dir}", f"seed={seed}", "checkpoint.every=0"),
+    ]
+    try:
+        with Path(f"{run_dir}.log").open("w") as log:
+            subprocess.run(command, env=environment, stdout=log, stderr=log, check=True)
+    finally:
+        devices.put(device)
