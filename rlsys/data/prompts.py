@@ -34,8 +34,8 @@ _REPLY = "The reply goes here."
 def resolve_model_path(path: str, key: str = "model.path") -> str:
     """Return the folder that `path` names, or the hub name it is; `key` is where it was set.
 
-    `tiny` and `tiny-economics` ship with rlsys. Raises ModelError for a folder that cannot be a
-    hub name and does not exist.
+    The names in `SHIPPED` ship with rlsys. Raises ModelError for a folder that cannot be a hub name
+    and does not exist.
     """
     if path in SHIPPED:
         return str(shipped_path(path))
