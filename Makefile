@@ -13,7 +13,7 @@ demo: setup
 	$(BIN)/rlsys train configs/demo.yaml
 
 test: setup lint
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff check .

@@ -19,7 +19,7 @@ import json
 import numpy as np
 
 from rlsys.orchestration.metrics_sink import Evaluation
-from runs import Runs, carry_out, mean_and_interval, parser
+from table_runs import Runs, carry_out, mean_and_interval, parser
 
 METHODS = {
     "GRPO": "configs/grpo.yaml",

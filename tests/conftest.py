@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 # Set on import: some of these are read when torch, ray or vLLM are imported.
 os.environ.update(
     RAY_ADDRESS="local",  # never a cluster that happens to be there
@@ -14,3 +16,9 @@ os.environ.update(
     DS_ACCELERATOR="cpu",
     VLLM_NO_USAGE_STATS="1",
 )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first: beside each other in two processes, quick files fill the end."""
+    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow_files)
