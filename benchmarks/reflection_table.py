@@ -17,7 +17,8 @@ are cut to the next smaller budget afterwards, `under` if the thoughts are ended
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,7 +41,8 @@ METHODS = {
 REVISION = "environment.revision."
 """Words that a method without revisions has no place for."""
 
-Column = Callable[[Evaluation], float]
+Columns = dict[str, Callable[[Evaluation], float]]
+"""What a table tells of an evaluation."""
 
 
 def main() -> None:
@@ -53,15 +55,21 @@ def main() -> None:
         for m in arguments.methods or METHODS
     }
     found = up_to_common_step(carry_out(methods, arguments))
-    text = table(found)
+    drawn = ("accuracy", "token ratio, %", "hard: reflections per 100 tokens")
+    report(found, columns(next(iter(found.values()))[0][0]), drawn, arguments.out)
+
+
+def report(found: Runs, told: Columns, drawn: Sequence[str], out: Path) -> None:
+    """Print the table, and write it, its numbers and a figure of the columns `drawn` to `out`."""
+    text = table(found, told)
     print(text)
-    (arguments.out / "table.md").write_text(text)
+    (out / "table.md").write_text(text)
     numbers = {
         method: [[e.numbers | {"step": e.step} for e in run] for run in runs]
         for method, runs in found.items()
     }
-    (arguments.out / "table.json").write_text(json.dumps(numbers, indent=1))
-    draw(found).savefig(arguments.out / "table.png", dpi=120)
+    (out / "table.json").write_text(json.dumps(numbers, indent=1))
+    draw(found, {name: told[name] for name in drawn}).savefig(out / "table.png", dpi=120)
 
 
 def words(of_method: Words, overrides: Words) -> Words:
@@ -70,11 +78,16 @@ def words(of_method: Words, overrides: Words) -> Words:
     return [*of_method, *fitting]
 
 
-def columns(example: Evaluation) -> dict[str, Column]:
+def hardest(example: Evaluation) -> str:
+    """How the numbers of the largest difficulty are called."""
+    difficulties = [n.split("_")[1] for n in example.numbers if n.startswith("accuracy/difficulty")]
+    return f"difficulty_{max(difficulties, key=int)}"
+
+
+def columns(example: Evaluation) -> Columns:
     """What is told of an evaluation, under the names of the table."""
     *_, smaller, largest = example.accuracy
-    difficulties = [n.split("_")[1] for n in example.numbers if n.startswith("accuracy/difficulty")]
-    hard = f"difficulty_{max(difficulties, key=int)}"
+    hard = hardest(example)
     return {
         "accuracy": lambda e: e.accuracy[largest],
         f"under {smaller}": lambda e: e.accuracy[smaller],
@@ -89,10 +102,9 @@ def columns(example: Evaluation) -> dict[str, Column]:
     }
 
 
-def table(found: Runs) -> str:
+def table(found: Runs, told: Columns) -> str:
     """One row per method, the warm start first."""
     starts = [run[0] for runs in found.values() for run in runs]
-    told = columns(starts[0])
     steps = next(iter(found.values()))[0][-1].step
     lines = [f"| after {steps} steps | {' | '.join(told)} |"]
     lines.append(f"|---|{'---|' * len(told)}")
@@ -103,17 +115,15 @@ def table(found: Runs) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw(found: Runs) -> Figure:
-    """Accuracy, tokens and reflections over the steps: means and ranges over seeds."""
+def draw(found: Runs, told: Columns) -> Figure:
+    """Each column over the steps: means and ranges over seeds."""
     from matplotlib.figure import Figure
 
-    told = columns(next(iter(found.values()))[0][0])
-    names = ("accuracy", "token ratio, %", "hard: reflections per 100 tokens")
     figure = Figure(figsize=(12, 4), layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(names)), names, strict=True):
+    for axes, (name, of) in zip(figure.subplots(1, len(told)), told.items(), strict=True):
         for method, runs in found.items():
             steps = [e.step for e in runs[0]]
-            values_SE = np.array([[told[name](e) for e in run] for run in runs])
+            values_SE = np.array([[of(e) for e in run] for run in runs])
             axes.plot(steps, values_SE.mean(axis=0), label=method)
             axes.fill_between(steps, values_SE.min(axis=0), values_SE.max(axis=0), alpha=0.15)
         axes.set(xlabel="step", title=name)

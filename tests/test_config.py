@@ -304,6 +304,15 @@ def test_every_shipped_configuration_loads(path: Path) -> None:
     load_config(path, words, schema)
 
 
+@pytest.mark.parametrize(("baseline", "length"), [("grpo", "none"), ("grpo_length", "length")])
+def test_baselines_of_rea_rl_differ_in_nothing_else(baseline: str, length: str) -> None:
+    folder = CONFIGS[0].parent
+    taken_away = ["environment.revision=null", "algorithm.reflection=null"]
+    rearl = load_config(folder / "rearl_tiny.yaml", [*taken_away, f"algorithm.length={length}"])
+    names = ["name=rearl-tiny", "run_dir=runs/rearl-tiny"]
+    assert load_config(folder / f"rearl_tiny_{baseline}.yaml", names) == rearl
+
+
 def test_the_configuration_needs_no_heavy_library() -> None:
     code = (
         "import sys, rlsys.config_loading\n"

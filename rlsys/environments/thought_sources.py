@@ -50,14 +50,20 @@ class _ReflectionSource:
 
 def anytime_source(wiring: Wiring, environment: AnytimeConfig) -> EpisodeSource:
     """Grow thoughts that are cut at every budget."""
+    if not wiring.training:
+        return evaluation_source(wiring, environment)
     algorithm = wiring.config.algorithm
     shaped = isinstance(algorithm, BrpoConfig) and algorithm.shaping is not None
-    if wiring.training:
-        budgets, answers = environment.budgets, environment.answers
-        grower = _thoughts(wiring, environment, counted=shaped, budgets=budgets, answers=answers)
-    else:
-        grower = _thoughts(wiring, environment, counted=shaped)
+    budgets, answers = environment.budgets, environment.answers
+    grower = _thoughts(wiring, environment, counted=shaped, budgets=budgets, answers=answers)
     return _ThoughtSource(grower, wiring.renderer, report_anytime)
+
+
+def evaluation_source(wiring: Wiring, environment: ThoughtSection) -> EpisodeSource:
+    """Grow thoughts under the budgets of the evaluation, whatever is trained on."""
+    return _ThoughtSource(
+        _thoughts(wiring, environment, counted=True), wiring.renderer, report_thoughts
+    )
 
 
 def _thoughts(
@@ -91,10 +97,9 @@ def _thoughts(
 
 
 def reflection_source(wiring: Wiring, environment: ReflectionEpisodes) -> EpisodeSource:
-    """Grow originals and revisions; evaluate thoughts under several budgets."""
+    """Grow originals and revisions."""
     if not wiring.training:
-        grower = _thoughts(wiring, environment, counted=True)
-        return _ThoughtSource(grower, wiring.renderer, report_thoughts)
+        return evaluation_source(wiring, environment)
     budgets = (environment.budget,)
     originals = _thoughts(wiring, environment, counted=True, budgets=budgets, answers=1)
     revision = environment.revision
