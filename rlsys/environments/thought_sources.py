@@ -119,5 +119,6 @@ def _revising(wiring: Wiring, revision: RevisionConfig, answer_tokens: int) -> R
         revision.detector,
         max_length=wiring.reader.max_length,
         policy_texts=lambda ids: token_texts(wiring.tokenizer, ids.tolist()),
+        until_first=revision.strength == "first",
     )
     return Revising(detector=detector, strength=revision.strength, answer_tokens=answer_tokens)

@@ -107,6 +107,7 @@ class ReflectionDetector:
         *,
         max_length: int,
         policy_texts: TokenTexts,
+        until_first: bool = False,
     ) -> None:
         """Check that the reflection model can be asked in this layout.
 
@@ -116,6 +117,8 @@ class ReflectionDetector:
             config: layout, chunking and number of candidates.
             max_length: most tokens of a prompt and its reply together.
             policy_texts: what each token of a thought adds to its text.
+            until_first: end each reply at its first `Result`. The strength `first` needs no more,
+                and where thoughts overthink, half of the labels are behind it.
 
         Raises:
             ModelError: a label is not a single token of `tokenizer`, or it has no chat template.
@@ -124,13 +127,14 @@ class ReflectionDetector:
         self._tokenizer = tokenizer
         self._layout = layout_named(config.layout)
         self._renderer = PromptRenderer(tokenizer, self._layout.prompt)
-        self._stop = eos_ids(tokenizer)
+        labels = label_ids(tokenizer, self._layout)
+        self._last = labels.result if until_first else frozenset()
+        self._stop = (*eos_ids(tokenizer), *sorted(self._last))
         self._candidates = config.candidates
         self._max_length = max_length
         self._policy_texts = policy_texts
         self._chunking = config.chunking
         self._text = cache(lambda token: str(tokenizer.decode([token])))
-        check_labels(tokenizer, self._layout)
 
     async def detect(self, thoughts: Sequence[SampledThought]) -> list[Detection]:
         """Return one detection per thought, in order.
@@ -157,6 +161,7 @@ class ReflectionDetector:
             num_chunks,
             think=self._layout.think,
             result=self._layout.result,
+            stopped=not self._last.isdisjoint(reply.token_ids[-1:].tolist()),
         )
         if reading.missing == num_chunks:
             return Detection(thought, Outcome.UNREADABLE)
@@ -202,16 +207,28 @@ def chunked(token_texts: Sequence[str], chunking: ChunkingConfig) -> ChunkedThou
     )
 
 
-def check_labels(tokenizer: PreTrainedTokenizerBase, layout: Layout) -> None:
-    """Raise ModelError unless each label is a single token where a reply has it."""
-    for label, results in ((layout.think, ()), (layout.result, (0,))):
-        ids = encode(tokenizer, layout.reply(results, 1))
-        if not any(label in tokenizer.decode([token]) for token in ids):
+class LabelIds(NamedTuple):
+    """The tokens that hold a label where a reply has it."""
+
+    think: frozenset[int]
+    result: frozenset[int]
+
+
+def label_ids(tokenizer: PreTrainedTokenizerBase, layout: Layout) -> LabelIds:
+    """Return the tokens of both labels. Raises ModelError unless each is a single token."""
+
+    def ids(label: str, results: tuple[int, ...]) -> frozenset[int]:
+        reply = encode(tokenizer, layout.reply(results, 1))
+        found = frozenset(token for token in reply if label in tokenizer.decode([token]))
+        if not found:
             raise ModelError(
-                f"tokenizer {tokenizer.name_or_path!r} writes the label {label!r} in {len(ids)} "
+                f"tokenizer {tokenizer.name_or_path!r} writes the label {label!r} in {len(reply)} "
                 "tokens, so it has no probability to read; set detector.layout to 'compact' for "
                 "the tiny model, or choose another reflection model"
             )
+        return found
+
+    return LabelIds(ids(layout.think, ()), ids(layout.result, (0,)))
 
 
 def detection_counts(detections: Sequence[Detection]) -> dict[str, int]:

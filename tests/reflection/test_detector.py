@@ -87,13 +87,16 @@ class Scripted:
         )
 
 
-def tiny_detector(*replies: str | Exception, max_length: int = 1024) -> ReflectionDetector:
+def tiny_detector(
+    *replies: str | Exception, max_length: int = 1024, until_first: bool = False
+) -> ReflectionDetector:
     return ReflectionDetector(
         Scripted(TINY, replies, ("T", "R")),
         TINY,
         COMPACT,
         max_length=max_length,
         policy_texts=lambda ids: token_texts(TINY, ids),
+        until_first=until_first,
     )
 
 
@@ -162,6 +165,20 @@ def test_missing_and_doubled_labels_are_counted_and_shift_nothing() -> None:
     np.testing.assert_allclose(doubled.reading.probabilities_N, [0.1, 0.1, 0.1, 0.9], atol=1e-6)
     counts = detection_counts([lacking, doubled])
     assert (counts["missing_labels"], counts["extra_labels"], counts["chunks"]) == (1, 1, 8)
+
+
+def test_a_reply_may_end_at_its_first_result() -> None:
+    steps = thought("3+8=11;11-2=9?3+8=11;11-2=9")
+    short = tiny_detector("T[2].R", "T[2].T[3].T[4].T", "T[3].R", "", until_first=True)
+    whole = tiny_detector("T[2].R[3].T[4].R")
+    found, without, skipped, empty = detect(short, *[steps] * 4)
+    (request, *_) = short._generator.requests
+    assert request.stop_token_ids == (TINY.eos_token_id, TINY.convert_tokens_to_ids("R"))
+    assert found.cut("first") == detect(whole, steps)[0].cut("first") == 1
+    assert without.cut("first") == 3
+    readings = [d.reading for d in (found, without, skipped) if d.reading is not None]
+    assert [reading.missing for reading in readings] == [0, 0, 1]
+    assert empty.outcome is Outcome.UNREADABLE
 
 
 def test_what_cannot_be_read_keeps_the_original_and_is_counted() -> None:

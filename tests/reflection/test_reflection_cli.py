@@ -7,11 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from rlsys.cli import app
+from rlsys.config import TraceHabits
+from rlsys.config_loading import load_config
+from rlsys.data.prompts import encode
+from rlsys.data.traces import draw_trace
+from rlsys.reflection.config import ReflectionConfig
+from rlsys.reflection.responses import Thought, thought_id
+from rlsys.reflection.workplace import Workplace
 
 run_cli = CliRunner()
 CONFIG = Path(__file__).parents[2] / "configs" / "reflection_tiny.yaml"
@@ -150,3 +158,30 @@ def test_a_whole_round_with_real_engines(config: Callable[..., Path], tmp_path: 
     assert call("label", path)[0] == 0
     assert (run / "thoughts.jsonl").stat().st_mtime_ns == before
     assert "holds thoughts of another seed; restore that" in refusal("label", path, "seed=5")
+
+
+@pytest.mark.slow
+def test_the_model_that_ships_reads_written_traces(
+    config: Callable[..., Path], tmp_path: Path
+) -> None:
+    """At least 95 % of the chunks of held-out traces, a fifth of which were cut off."""
+    path = config(reader={"path": "tiny-reflection"}, measure={"problems": 100, "ratios": [0.5]})
+    place = Workplace.load(load_config(path, [], ReflectionConfig), 512)
+    rng = np.random.default_rng(5)
+    (tmp_path / "run" / "evaluation").mkdir(parents=True)
+    with (tmp_path / "run" / "evaluation" / "thoughts.jsonl").open("w") as file:
+        for problem in place.problems(held_out=True):
+            text = draw_trace(problem, rng, TraceHabits(check=0.3, slip=0.03)).thought
+            ids = np.array(encode(place.tokenizer, text), np.int32)
+            cut = rng.random() < 0.2
+            kept = ids[: rng.integers(1, len(ids) + 1) if cut else None]
+            known = Thought(
+                id=thought_id(problem, 0), problem=problem, token_ids=kept, closed=not cut
+            )
+            file.write(json.dumps(known.to_row()) + "\n")
+    code, _, error = call("eval", path)
+    assert code == 0, error
+    result = json.loads((tmp_path / "run" / "evaluation" / "result.json").read_text())
+    assert result["counts"]["read"] == 100
+    assert result["detection"]["accuracy"] >= 0.95
+    assert result["detection"]["all_think"] < 0.8

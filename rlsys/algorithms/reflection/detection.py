@@ -80,6 +80,7 @@ def read_labels(
     prefill: str = PREFILL,
     think: str = THINK,
     result: str = RESULT,
+    stopped: bool = False,
 ) -> LabelReading:
     """Read a greedy reply and match its labels to the chunk numbers `[i].` before them.
 
@@ -92,6 +93,7 @@ def read_labels(
         prefill: what the reply was made to begin with.
         think: see `label_probability`.
         result: see `label_probability`.
+        stopped: the reply was ended at a label; chunks behind that one are not missing.
     """
     probabilities_N = np.zeros(num_chunks)
     read: set[int] = set()
@@ -110,7 +112,8 @@ def read_labels(
         else:
             extra += 1
         unread = ""
-    return LabelReading(probabilities_N, num_chunks - len(read), extra)
+    asked = max(read) + 1 if stopped and read else num_chunks
+    return LabelReading(probabilities_N, asked - len(read), extra)
 
 
 def last_cut(num_chunks: int) -> int:
