@@ -37,6 +37,20 @@ class EnginesConfig(Section):
     """False captures CUDA graphs: slower start, faster decoding."""
 
 
+class EndpointSection(Section):
+    """A model behind an OpenAI-compatible server, `vllm serve` included."""
+
+    base_url: str = "http://127.0.0.1:8000/v1"
+    """With the version, for instance https://api.openai.com/v1."""
+    model: str
+    api_key_env: str | None = None
+    """Name of the environment variable with the key; None sends none."""
+    timeout_s: PositiveFloat = 60.0
+    """Of one attempt."""
+    retries: NonNegativeInt = 2
+    """Further attempts, after growing pauses, where the network or the server fails."""
+
+
 class CountingConfig(Section):
     """What counts as a reflection (rlsys.algorithms.reflection.count_reflections)."""
 

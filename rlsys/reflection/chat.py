@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from rlsys.config import PromptConfig
 from rlsys.data.prompts import PromptRenderer, eos_ids
+from rlsys.endpoints import endpoint_client, reason
 from rlsys.errors import EngineError, ResourceError
 from rlsys.reflection.config import EndpointTeacher
 from rlsys.types import GenerationRequest, Generator, Problem
@@ -21,22 +20,10 @@ class EndpointChat:
     """Any server that speaks OpenAI's chat completions: a hosted model, or `vllm serve`."""
 
     def __init__(self, config: EndpointTeacher) -> None:
-        """Raises ResourceError if the client's package is not installed."""
-        if find_spec("openai") is None:
-            raise ResourceError(
-                "teacher.type 'endpoint' needs openai; install it with pip install 'rlsys[eval]'"
-            )
-        from openai import AsyncOpenAI
-
+        """Raises what `endpoint_client` raises."""
         self._config = config
         self._free = asyncio.Semaphore(config.concurrency)
-        # A local server wants no key, but the client wants to be given one.
-        self._client = AsyncOpenAI(
-            base_url=config.base_url,
-            api_key=os.environ.get(config.key_variable, "none"),
-            timeout=config.timeout_s,
-            max_retries=config.retries,
-        )
+        self._client = endpoint_client(config)
 
     async def check(self) -> None:
         """Ask for one token. Raises ResourceError, before anything starts, if none comes."""
@@ -44,8 +31,8 @@ class EndpointChat:
             await self.complete("Say yes.", 1)
         except EngineError as error:
             raise ResourceError(
-                f"{error}; start the server, or correct teacher.base_url, teacher.model or the key "
-                f"in the environment variable {self._config.key_variable}"
+                f"{error}; start the server, or correct teacher.base_url, teacher.model or "
+                "teacher.api_key_env"
             ) from error
 
     async def complete(self, prompt: str, max_tokens: int) -> str:
@@ -61,10 +48,9 @@ class EndpointChat:
                     max_tokens=max_tokens,
                 )
             except OpenAIError as error:
-                reason = " ".join(str(error).split())
                 raise EngineError(
                     f"teacher {self._config.model!r} at {self._config.base_url} does not answer "
-                    f"({type(error).__name__}: {reason})"
+                    f"({reason(error)})"
                 ) from error
         # An endpoint that cuts or filters a reply may send none: a bad reply, not a failure.
         return (reply.choices[0].message.content if reply.choices else None) or ""

@@ -15,6 +15,7 @@ from rlsys.config import (
     ModelConfig,
 )
 from rlsys.config_base import NonNegativeInt, Section, Share
+from rlsys.config_parts import EndpointSection
 from rlsys.config_reflection import DetectorConfig
 
 
@@ -24,20 +25,16 @@ class ArithmeticTeacherConfig(Section):
     type: Literal["arithmetic"] = "arithmetic"
 
 
-class EndpointTeacher(Section):
-    """A large model behind an OpenAI-compatible endpoint, `vllm serve` included."""
+class EndpointTeacher(EndpointSection):
+    """A large model behind an endpoint."""
 
     type: Literal["endpoint"] = "endpoint"
-    base_url: str = "http://127.0.0.1:8000/v1"
-    model: str
-    key_variable: str = "OPENAI_API_KEY"
-    """Environment variable with the key; a server that wants none needs none."""
+    timeout_s: PositiveFloat = 600.0
+    """Of one attempt."""
+    retries: NonNegativeInt = 3
+    """Further attempts, after growing pauses, where the network or the server fails."""
     concurrency: PositiveInt = 32
     """Requests in flight at once."""
-    timeout_s: PositiveFloat = 600.0
-    """Of one try."""
-    retries: NonNegativeInt = 3
-    """Tries after the first one, with growing pauses."""
 
 
 class EngineTeacher(Section):

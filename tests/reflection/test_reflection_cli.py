@@ -74,8 +74,7 @@ def test_a_teacher_that_is_down_is_found_before_a_thought_is_sampled(
     line = refusal("label", config(teacher=teacher))
     assert line.startswith("rlsys: teacher 'm' at http://127.0.0.1:9/v1 does not answer (")
     assert line.endswith(
-        "start the server, or correct teacher.base_url, teacher.model or the key in the "
-        "environment variable OPENAI_API_KEY"
+        "start the server, or correct teacher.base_url, teacher.model or teacher.api_key_env"
     )
 
 

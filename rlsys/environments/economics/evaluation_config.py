@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, StringConstraints, model_validator
+from pydantic import Field, PositiveInt, StringConstraints, model_validator
 
 from rlsys.config import PromptConfig
 from rlsys.config_base import NonNegativeFloat, NonNegativeInt, Section
 from rlsys.config_economics import ArithmeticCorpus, EconomicsConfig
-from rlsys.config_parts import EnginesConfig, ModelConfig
+from rlsys.config_parts import EndpointSection, EnginesConfig, ModelConfig
 from rlsys.environments.economics.models import MAX_BUDGET, MAX_SEED
 
 BASELINES: Final = ("uniform", "greedy_max", "difficulty_oracle", "bandit")
@@ -26,24 +26,15 @@ TEMPLATE: Final = (
 Name = Annotated[str, StringConstraints(pattern=r"^[\w.:/-]+$")]
 
 
-class EndpointConfig(Section):
-    """A model behind an OpenAI-compatible server: one user message per question, no dialogue."""
+class EndpointConfig(EndpointSection):
+    """A model behind an endpoint: one user message per question, no dialogue."""
 
     name: Name
     """What `agents` calls it."""
-    base_url: str
-    """With the version, for instance https://api.openai.com/v1 or http://127.0.0.1:8001/v1."""
-    model: str
-    api_key_env: str | None = None
-    """Name of the environment variable with the key; None sends none."""
     template: str = TEMPLATE
     temperature: NonNegativeFloat = 0.0
     max_tokens: PositiveInt = 512
     """Most tokens of a reply; in hard mode no more than remain."""
-    timeout_s: PositiveFloat = 60.0
-    """Of one attempt."""
-    retries: NonNegativeInt = 2
-    """Further attempts, after growing pauses, where the network or the server fails."""
     concurrency: PositiveInt = 8
     """Episodes, hence requests, at once."""
 

@@ -5,12 +5,12 @@ Both see one question at a time, with what is left of the budget, and no earlier
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from rlsys.data.prompts import PromptRenderer, eos_ids, think_end_id
+from rlsys.endpoints import endpoint_client, reason
 from rlsys.environments.economics.errors import EndpointError
 from rlsys.environments.economics.evaluation_config import EndpointConfig, LocalModelConfig
 from rlsys.environments.economics.models import EconomicsObservation
@@ -46,31 +46,13 @@ def reply_limit(seen: EconomicsObservation, most: int) -> int:
 async def endpoint_agent(config: EndpointConfig) -> AsyncIterator[EndpointAgent]:
     """Connect to an endpoint that has been probed to answer.
 
-    Raises EndpointError, before anything is asked in earnest, if it does not.
+    Raises EndpointError, before anything is asked in earnest, if it does not, and what
+    `endpoint_client` raises.
     """
-    from openai import AsyncOpenAI
-
-    async with AsyncOpenAI(
-        base_url=config.base_url,
-        api_key=_api_key(config),
-        timeout=config.timeout_s,
-        max_retries=config.retries,  # pauses of 0.5 s, 1 s, 2 s, … up to 8 s between attempts
-    ) as client:
+    async with endpoint_client(config) as client:
         agent = EndpointAgent(config, client)
         await agent.probe()
         yield agent
-
-
-def _api_key(config: EndpointConfig) -> str:
-    if config.api_key_env is None:
-        return "none"  # the client insists on one
-    key = os.environ.get(config.api_key_env)
-    if not key:
-        raise EndpointError(
-            f"environment variable {config.api_key_env}, the key of endpoint {config.name!r}, is "
-            "not set; export it, or correct api_key_env"
-        )
-    return key
 
 
 class EndpointAgent:
@@ -95,7 +77,7 @@ class EndpointAgent:
         except OpenAIError as error:
             raise EndpointError(
                 f"endpoint {self._config.name!r} at {self._config.base_url} does not answer for "
-                f"model {self._config.model!r} ({_reason(error)}); start it, or correct its "
+                f"model {self._config.model!r} ({reason(error)}); start it, or correct its "
                 "base_url, model or api_key_env"
             ) from error
 
@@ -114,7 +96,7 @@ class EndpointAgent:
             if self._failures >= FAILURES_IN_A_ROW:
                 raise EndpointError(
                     f"endpoint {self._config.name!r} failed {self._failures} times in a row "
-                    f"({_reason(error)}); agents that had finished are in results.json"
+                    f"({reason(error)}); agents that had finished are in results.json"
                 ) from error
             return Answer("", failed=True)
         self._failures = 0
@@ -135,12 +117,6 @@ class EndpointAgent:
             max_tokens=max_tokens,
         )
         return completion.choices[0].message
-
-
-def _reason(error: Exception) -> str:
-    """The error's first line, with its cause where the error itself says little."""
-    cause = f": {error.__cause__}" if error.__cause__ and str(error.__cause__) else ""
-    return f"{str(error).strip().partition(chr(10))[0]}{cause}"
 
 
 class ModelAgent:
