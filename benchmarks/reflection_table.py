@@ -104,8 +104,9 @@ def columns(example: Evaluation) -> Columns:
 
 def table(found: Runs, told: Columns) -> str:
     """One row per method, the warm start first."""
-    starts = [run[0] for runs in found.values() for run in runs]
-    steps = next(iter(found.values()))[0][-1].step
+    runs, *_ = found.values()  # the others start with the same policy and seeds
+    starts = [run[0] for run in runs]
+    steps = runs[0][-1].step
     lines = [f"| after {steps} steps | {' | '.join(told)} |"]
     lines.append(f"|---|{'---|' * len(told)}")
     rows = {"warm start": starts} | {m: [run[-1] for run in runs] for m, runs in found.items()}
