@@ -51,7 +51,7 @@ class _ReflectionSource:
 def anytime_source(wiring: Wiring, environment: AnytimeConfig) -> EpisodeSource:
     """Grow thoughts that are cut at every budget."""
     if not wiring.training:
-        return evaluation_source(wiring, environment)
+        return _evaluation_source(wiring, environment)
     algorithm = wiring.config.algorithm
     shaped = isinstance(algorithm, BrpoConfig) and algorithm.shaping is not None
     budgets, answers = environment.budgets, environment.answers
@@ -59,7 +59,7 @@ def anytime_source(wiring: Wiring, environment: AnytimeConfig) -> EpisodeSource:
     return _ThoughtSource(grower, wiring.renderer, report_anytime)
 
 
-def evaluation_source(wiring: Wiring, environment: ThoughtSection) -> EpisodeSource:
+def _evaluation_source(wiring: Wiring, environment: ThoughtSection) -> EpisodeSource:
     """Grow thoughts under the budgets of the evaluation, whatever is trained on."""
     return _ThoughtSource(
         _thoughts(wiring, environment, counted=True), wiring.renderer, report_thoughts
@@ -99,7 +99,7 @@ def _thoughts(
 def reflection_source(wiring: Wiring, environment: ReflectionEpisodes) -> EpisodeSource:
     """Grow originals and revisions."""
     if not wiring.training:
-        return evaluation_source(wiring, environment)
+        return _evaluation_source(wiring, environment)
     budgets = (environment.budget,)
     originals = _thoughts(wiring, environment, counted=True, budgets=budgets, answers=1)
     revision = environment.revision
