@@ -11,9 +11,11 @@ difficulty.
 
 from __future__ import annotations
 
-import numpy as np
+from functools import partial
 
-from reflection_table import Columns, hardest, report
+import reflection_table
+from anytime_table import anytime
+from reflection_table import Columns, report
 from rlsys.orchestration.metrics_sink import Evaluation
 from table_runs import carry_out, parser, up_to_common_step
 
@@ -27,6 +29,13 @@ METHODS = {
 }
 SAME = ("evaluation.budgets=[16,32,64,192]",)
 """What every run is told."""
+SHARED = (
+    "thought tokens",
+    "reflections per 100 tokens",
+    "hard: accuracy",
+    "hard: reflections per 100 tokens",
+)
+"""Columns of the table of REA-RL."""
 
 
 def main() -> None:
@@ -36,25 +45,19 @@ def main() -> None:
     methods = {m: [*METHODS[m], *SAME, *arguments.overrides] for m in chosen}
     found = up_to_common_step(carry_out(methods, arguments))
     drawn = ("anytime", "thought tokens", "hard: reflections per 100 tokens")
-    report(found, columns(next(iter(found.values()))[0][0]), drawn, arguments.out)
+    report(found, columns, drawn, arguments.out)
 
 
 def columns(example: Evaluation) -> Columns:
-    """Accuracy per budget and their mean; thoughts and answers under the largest budget."""
-    hard = hardest(example)
-    per_budget: Columns = {
-        str(budget): lambda e, budget=budget: e.accuracy[budget]  # type: ignore[misc]
-        for budget in example.accuracy
-    }
-    return per_budget | {
-        "anytime": lambda e: float(np.mean(list(e.accuracy.values()))),
-        "thought tokens": lambda e: e.thought_length,
-        "reflections per 100 tokens": lambda e: 100 * e.numbers["reflections/per_token"],
-        "hard: accuracy": lambda e: e.numbers[f"accuracy/{hard}"],
-        "hard: reflections per 100 tokens": lambda e: (
-            100 * e.numbers[f"reflections/per_token/{hard}"]
-        ),
-    }
+    """Accuracy per budget and their mean, then what the table of REA-RL tells besides."""
+    per_budget = {str(budget): partial(accuracy, budget) for budget in example.accuracy}
+    told = reflection_table.columns(example)
+    return per_budget | {"anytime": anytime} | {name: told[name] for name in SHARED}
+
+
+def accuracy(budget: int, evaluation: Evaluation) -> float:
+    """Share of right answers under a budget."""
+    return evaluation.accuracy[budget]
 
 
 if __name__ == "__main__":

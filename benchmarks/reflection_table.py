@@ -56,11 +56,14 @@ def main() -> None:
     }
     found = up_to_common_step(carry_out(methods, arguments))
     drawn = ("accuracy", "token ratio, %", "hard: reflections per 100 tokens")
-    report(found, columns(next(iter(found.values()))[0][0]), drawn, arguments.out)
+    report(found, columns, drawn, arguments.out)
 
 
-def report(found: Runs, told: Columns, drawn: Sequence[str], out: Path) -> None:
+def report(
+    found: Runs, columns: Callable[[Evaluation], Columns], drawn: Sequence[str], out: Path
+) -> None:
     """Print the table, and write it, its numbers and a figure of the columns `drawn` to `out`."""
+    told = columns(next(iter(found.values()))[0][0])
     text = table(found, told)
     print(text)
     (out / "table.md").write_text(text)
@@ -78,16 +81,11 @@ def words(of_method: Words, overrides: Words) -> Words:
     return [*of_method, *fitting]
 
 
-def hardest(example: Evaluation) -> str:
-    """How the numbers of the largest difficulty are called."""
-    difficulties = [n.split("_")[1] for n in example.numbers if n.startswith("accuracy/difficulty")]
-    return f"difficulty_{max(difficulties, key=int)}"
-
-
 def columns(example: Evaluation) -> Columns:
     """What is told of an evaluation, under the names of the table."""
     *_, smaller, largest = example.accuracy
-    hard = hardest(example)
+    difficulties = [n.split("_")[1] for n in example.numbers if n.startswith("accuracy/difficulty")]
+    hard = f"difficulty_{max(difficulties, key=int)}"
     return {
         "accuracy": lambda e: e.accuracy[largest],
         f"under {smaller}": lambda e: e.accuracy[smaller],

@@ -40,8 +40,8 @@ class EnginesConfig(Section):
 class EndpointSection(Section):
     """A model behind an OpenAI-compatible server, `vllm serve` included."""
 
-    base_url: str = "http://127.0.0.1:8000/v1"
-    """With the version, for instance https://api.openai.com/v1."""
+    base_url: str
+    """With the version, for instance https://api.openai.com/v1 or http://127.0.0.1:8001/v1."""
     model: str
     api_key_env: str | None = None
     """Name of the environment variable with the key; None sends none."""

@@ -78,7 +78,7 @@ def check_inputs(config: RunConfig) -> Inputs:
 
 def _check_reader(revision: RevisionConfig) -> int:
     """Return the longest sequence of the reflection model, once it can be asked in its layout."""
-    from rlsys.reflection.detector import label_ids
+    from rlsys.reflection.detector import check_labels
     from rlsys.reflection.prompts import layout_named
 
     key, wanted = "environment.revision.reader", revision.reader_generation
@@ -91,7 +91,7 @@ def _check_reader(revision: RevisionConfig) -> int:
     tokenizer = load_tokenizer(revision.reader.path, f"{key}.path")
     layout = layout_named(revision.detector.layout)
     PromptRenderer(tokenizer, layout.prompt)
-    label_ids(tokenizer, layout)  # raises unless each is one token
+    check_labels(tokenizer, layout)
     eos_ids(tokenizer)
     return limit
 

@@ -29,6 +29,8 @@ class EndpointTeacher(EndpointSection):
     """A large model behind an endpoint."""
 
     type: Literal["endpoint"] = "endpoint"
+    base_url: str = "http://127.0.0.1:8000/v1"
+    """With the version, for instance https://api.openai.com/v1."""
     timeout_s: PositiveFloat = 600.0
     """Of one attempt."""
     retries: NonNegativeInt = 3

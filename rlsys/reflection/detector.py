@@ -127,8 +127,9 @@ class ReflectionDetector:
         self._tokenizer = tokenizer
         self._layout = layout_named(config.layout)
         self._renderer = PromptRenderer(tokenizer, self._layout.prompt)
-        labels = label_ids(tokenizer, self._layout)
-        self._last = labels.result if until_first else frozenset()
+        check_labels(tokenizer, self._layout)
+        results = label_tokens(tokenizer, self._layout, result=True)
+        self._last = results if until_first else frozenset()
         self._stop = (*eos_ids(tokenizer), *sorted(self._last))
         self._candidates = config.candidates
         self._max_length = max_length
@@ -207,28 +208,26 @@ def chunked(token_texts: Sequence[str], chunking: ChunkingConfig) -> ChunkedThou
     )
 
 
-class LabelIds(NamedTuple):
-    """The tokens that hold a label where a reply has it."""
+def check_labels(tokenizer: PreTrainedTokenizerBase, layout: Layout) -> None:
+    """Raise ModelError unless each label is a single token where a reply has it."""
+    for result in (False, True):
+        label_tokens(tokenizer, layout, result=result)
 
-    think: frozenset[int]
-    result: frozenset[int]
 
-
-def label_ids(tokenizer: PreTrainedTokenizerBase, layout: Layout) -> LabelIds:
-    """Return the tokens of both labels. Raises ModelError unless each is a single token."""
-
-    def ids(label: str, results: tuple[int, ...]) -> frozenset[int]:
-        reply = encode(tokenizer, layout.reply(results, 1))
-        found = frozenset(token for token in reply if label in tokenizer.decode([token]))
-        if not found:
-            raise ModelError(
-                f"tokenizer {tokenizer.name_or_path!r} writes the label {label!r} in {len(reply)} "
-                "tokens, so it has no probability to read; set detector.layout to 'compact' for "
-                "the tiny model, or choose another reflection model"
-            )
-        return found
-
-    return LabelIds(ids(layout.think, ()), ids(layout.result, (0,)))
+def label_tokens(
+    tokenizer: PreTrainedTokenizerBase, layout: Layout, *, result: bool
+) -> frozenset[int]:
+    """Return the tokens that hold a label in a reply; ModelError unless it is a single one."""
+    label = layout.result if result else layout.think
+    ids = encode(tokenizer, layout.reply((0,) if result else (), 1))
+    found = frozenset(token for token in ids if label in tokenizer.decode([token]))
+    if not found:
+        raise ModelError(
+            f"tokenizer {tokenizer.name_or_path!r} writes the label {label!r} in {len(ids)} "
+            "tokens, so it has no probability to read; set detector.layout to 'compact' for "
+            "the tiny model, or choose another reflection model"
+        )
+    return found
 
 
 def detection_counts(detections: Sequence[Detection]) -> dict[str, int]:
