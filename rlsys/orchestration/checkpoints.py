@@ -51,10 +51,9 @@ class CheckpointStore:
         await learner.save(partial / "learner")
         await self._files.write_groups(partial / "groups.pkl", finished)
         (partial / "state.json").write_text(json.dumps({"format": FORMAT, "step": step}))
-        shutil.rmtree(target, ignore_errors=True)
+        _delete(target)
         os.replace(partial, target)
-        for old in self._steps()[: -self._keep]:
-            shutil.rmtree(self._folder / f"step-{old}", ignore_errors=True)
+        self._prune()
 
     def latest(self) -> tuple[int, Path] | None:
         """Step and folder of the newest complete checkpoint, or None."""
@@ -74,7 +73,21 @@ class CheckpointStore:
         """Finished groups of the checkpoint in `folder`, by ticket."""
         return self._files.read_groups(folder / "groups.pkl")
 
+    def _prune(self) -> None:
+        """Delete all but the newest `keep`, and whatever a kill left of a save or a deletion."""
+        kept = {f"step-{step}" for step in self._steps()[-self._keep :]}
+        for pattern in ("step-*", ".step-*.partial"):
+            for folder in self._folder.glob(pattern):
+                if folder.name not in kept:
+                    _delete(folder)
+
     def _steps(self) -> list[int]:
         """Steps of the complete checkpoints, oldest first."""
         folders = self._folder.glob("step-*/state.json")
         return sorted(int(f.parent.name.removeprefix("step-")) for f in folders)
+
+
+def _delete(folder: Path) -> None:
+    """Its last file goes first: a kill in between leaves no checkpoint that only looks whole."""
+    (folder / "state.json").unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)

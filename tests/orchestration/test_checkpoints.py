@@ -74,6 +74,15 @@ def test_a_save_that_dies_leaves_the_one_before(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-1", "step-2"]
 
 
+def test_what_a_kill_left_of_a_deletion_or_a_save_goes_with_the_next_save(tmp_path: Path) -> None:
+    save(store(tmp_path), 1)
+    (tmp_path / "step-1" / "state.json").unlink()  # killed while step-1 was being deleted
+    with pytest.raises(OSError, match="no space"):
+        save(store(tmp_path), 3, dies=True)
+    save(store(tmp_path), 4)
+    assert [p.name for p in tmp_path.iterdir()] == ["step-4"]
+
+
 def test_a_folder_without_its_last_file_is_no_checkpoint(tmp_path: Path) -> None:
     save(store(tmp_path), 3)
     save(store(tmp_path), 5)
