@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
+
+HERE = Path(__file__).parent
 
 # Set on import: some of these are read when torch, ray or vLLM are imported.
 os.environ.update(
@@ -19,6 +22,9 @@ os.environ.update(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first: beside each other in two processes, quick files fill the end."""
+    """Long files first, beside each other in two processes: quick files fill the end.
+
+    The longest are whole runs, which lie at the top of tests/; then come others with slow tests.
+    """
     slow_files = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow_files)
+    items.sort(key=lambda item: (item.path not in slow_files, item.path.parent != HERE))
