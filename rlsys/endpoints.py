@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rlsys.config_parts import EndpointSection
 from rlsys.errors import ConfigError, ResourceError
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
+
+
+class EndpointFailure(Exception):
+    """No chat completion came; the message says what did, kind first."""
+
+
+class Reply(NamedTuple):
+    """What a model said; an endpoint that cuts or filters leaves parts empty."""
+
+    content: str
+    thought: str
+    """The thought, from servers that part it from the answer."""
 
 
 def endpoint_client(config: EndpointSection) -> AsyncOpenAI:
@@ -32,7 +44,46 @@ def endpoint_client(config: EndpointSection) -> AsyncOpenAI:
     )
 
 
-def reason(error: Exception) -> str:
+async def ask(
+    client: AsyncOpenAI, model: str, prompt: str, *, temperature: float, max_tokens: int
+) -> Reply:
+    """Send one user message and return the reply.
+
+    Raises:
+        EndpointFailure: the client's retries are spent, or the answer is no chat completion.
+    """
+    from openai import OpenAIError
+
+    try:
+        completion: Any = await client.chat.completions.create(
+            model=model,
+            messages=[{"role": "user", "content": prompt}],
+            temperature=temperature,
+            max_tokens=max_tokens,
+        )
+    except (OpenAIError, ValueError) as error:  # ValueError: a body that is no JSON
+        raise EndpointFailure(_reason(error)) from error
+    return _reply(completion)
+
+
+def _reply(completion: Any) -> Reply:
+    """Read a body of any shape: the client checks none."""
+    choices = getattr(completion, "choices", None)
+    if choices == []:
+        return Reply("", "")
+    message: Any = getattr(choices[0], "message", None) if isinstance(choices, list) else None
+    if not hasattr(message, "content"):
+        raise EndpointFailure(f"no chat completion: {str(completion)[:200]!r}")
+    extra = message.model_extra or {}
+    thought = extra.get("reasoning_content") or extra.get("reasoning")
+    return Reply(_text(message.content), _text(thought))
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _reason(error: Exception) -> str:
     """The error's kind and first line, with its cause where the error itself says little."""
     cause = f": {error.__cause__}" if error.__cause__ and str(error.__cause__) else ""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}{cause}"

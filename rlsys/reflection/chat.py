@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlsys.config import PromptConfig
 from rlsys.data.prompts import PromptRenderer, eos_ids
-from rlsys.endpoints import endpoint_client, reason
+from rlsys.endpoints import EndpointFailure, ask, endpoint_client
 from rlsys.errors import EngineError, ResourceError
 from rlsys.reflection.config import EndpointTeacher
 from rlsys.types import GenerationRequest, Generator, Problem
@@ -37,23 +37,17 @@ class EndpointChat:
 
     async def complete(self, prompt: str, max_tokens: int) -> str:
         """Return the greedy reply. Raises EngineError once the client's own retries are spent."""
-        from openai import OpenAIError
-
+        config = self._config
         async with self._free:
             try:
-                reply = await self._client.chat.completions.create(
-                    model=self._config.model,
-                    messages=[{"role": "user", "content": prompt}],
-                    temperature=0.0,
-                    max_tokens=max_tokens,
+                reply = await ask(
+                    self._client, config.model, prompt, temperature=0.0, max_tokens=max_tokens
                 )
-            except OpenAIError as error:
+            except EndpointFailure as failure:
                 raise EngineError(
-                    f"teacher {self._config.model!r} at {self._config.base_url} does not answer "
-                    f"({reason(error)})"
-                ) from error
-        # An endpoint that cuts or filters a reply may send none: a bad reply, not a failure.
-        return (reply.choices[0].message.content if reply.choices else None) or ""
+                    f"teacher {config.model!r} at {config.base_url} does not answer ({failure})"
+                ) from failure
+        return reply.content
 
     async def close(self) -> None:
         """Close the connections."""

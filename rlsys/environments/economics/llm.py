@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rlsys.data.prompts import PromptRenderer, eos_ids, think_end_id
-from rlsys.endpoints import endpoint_client, reason
+from rlsys.endpoints import EndpointFailure, Reply, ask, endpoint_client
 from rlsys.environments.economics.errors import EndpointError
 from rlsys.environments.economics.evaluation_config import EndpointConfig, LocalModelConfig
 from rlsys.environments.economics.models import EconomicsObservation
@@ -70,53 +70,49 @@ class EndpointAgent:
 
     async def probe(self) -> None:
         """Ask for one token. Raises EndpointError if that fails."""
-        from openai import OpenAIError
-
         try:
-            await self._complete("1+1", 1)
-        except OpenAIError as error:
+            await self._ask("1+1", 1)
+        except EndpointFailure as failure:
             raise EndpointError(
                 f"endpoint {self._config.name!r} at {self._config.base_url} does not answer for "
-                f"model {self._config.model!r} ({reason(error)}); start it, or correct its "
+                f"model {self._config.model!r} ({failure}); start it, or correct its "
                 "base_url, model or api_key_env"
-            ) from error
+            ) from failure
 
     async def answer(self, seen: EconomicsObservation) -> Answer:
         """Answer the question. Raises EndpointError once the endpoint seems gone for good."""
-        from openai import OpenAIError
-
         prompt = self._config.template
         for name, value in facts(seen).items():
             prompt = prompt.replace(f"{{{name}}}", f"{value:.10g}")
         prompt = prompt.replace("{problem}", seen.question)
         try:
-            message = await self._complete(prompt, reply_limit(seen, self._config.max_tokens))
-        except OpenAIError as error:
+            reply = await self._ask(prompt, reply_limit(seen, self._config.max_tokens))
+        except EndpointFailure as failure:
             self._failures += 1
             if self._failures >= FAILURES_IN_A_ROW:
                 raise EndpointError(
                     f"endpoint {self._config.name!r} failed {self._failures} times in a row "
-                    f"({reason(error)}); agents that had finished are in results.json"
-                ) from error
+                    f"({failure}); agents that had finished are in results.json"
+                ) from failure
             return Answer("", failed=True)
         self._failures = 0
-        # Servers that part the thought from the answer name it so; it is charged like the rest.
-        extra = message.model_extra or {}
-        thought = extra.get("reasoning_content") or extra.get("reasoning") or ""
-        content = message.content or ""
-        return Answer(f"{thought}\n{content}", visible=content) if thought else Answer(content)
+        if not reply.thought:
+            return Answer(reply.content)
+        # A thought apart is charged like the rest.
+        return Answer(f"{reply.thought}\n{reply.content}", visible=reply.content)
 
     def learn(self, seen: EconomicsObservation, answer: Answer, reward: float) -> None:
         """Nothing: the model is fixed."""
 
-    async def _complete(self, prompt: str, max_tokens: int) -> Any:
-        completion = await self._client.chat.completions.create(
-            model=self._config.model,
-            messages=[{"role": "user", "content": prompt}],
-            temperature=self._config.temperature,
+    async def _ask(self, prompt: str, max_tokens: int) -> Reply:
+        config = self._config
+        return await ask(
+            self._client,
+            config.model,
+            prompt,
+            temperature=config.temperature,
             max_tokens=max_tokens,
         )
-        return completion.choices[0].message
 
 
 class ModelAgent:

@@ -1,0 +1,98 @@
+"""Replies of any shape from a real HTTP server: read, empty, or one kind of failure."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from rlsys.config_parts import EndpointSection
+from rlsys.endpoints import EndpointFailure, Reply, ask, endpoint_client
+
+
+@contextmanager
+def server(body: str, content_type: str = "application/json") -> Iterator[str]:
+    """Answers every request with `body`; yields its base URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{http.server_address[1]}/v1"
+    finally:
+        http.shutdown()
+        http.server_close()
+
+
+def reply_to(body: str, content_type: str = "application/json") -> Reply:
+    async def one(url: str) -> Reply:
+        section = EndpointSection(base_url=url, model="m", retries=0)
+        async with endpoint_client(section) as client:
+            return await ask(client, "m", "1+1", temperature=0.0, max_tokens=4)
+
+    with server(body, content_type) as url:
+        return asyncio.run(one(url))
+
+
+def message(**fields: object) -> str:
+    return json.dumps({"choices": [{"message": fields}]})
+
+
+@pytest.mark.parametrize(
+    ("body", "reply"),
+    [
+        (message(content="2"), Reply("2", "")),
+        (message(content="2", reasoning_content="1 and 1"), Reply("2", "1 and 1")),
+        (message(content="2", reasoning="1 and 1"), Reply("2", "1 and 1")),
+        (message(content=None), Reply("", "")),
+        (message(content=[{"type": "text", "text": "2"}], reasoning=3), Reply("", "")),
+        ('{"choices": []}', Reply("", "")),
+    ],
+)
+def test_what_is_there_is_read(body: str, reply: Reply) -> None:
+    assert reply_to(body) == reply
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "{broken",
+        "null",
+        "[]",
+        '"text"',
+        "{}",
+        '{"choices": null}',
+        '{"choices": {}}',
+        '{"choices": [null]}',
+        '{"choices": ["2"]}',
+        '{"choices": [{}]}',
+        '{"choices": [{"message": null}]}',
+        '{"choices": [{"message": "2"}]}',
+    ],
+)
+def test_anything_else_is_a_failure(body: str) -> None:
+    with pytest.raises(EndpointFailure, match=r"JSONDecodeError|no chat completion"):
+        reply_to(body)
+
+
+def test_a_page_for_people_is_a_failure_that_shows_its_beginning() -> None:
+    with pytest.raises(EndpointFailure, match="no chat completion: '<html>Sign in"):
+        reply_to("<html>Sign in" + "x" * 10_000, "text/html")
