@@ -1,20 +1,24 @@
 """Frozen engines of a second model, whose death costs what it would have said and never the run.
 
 A reader that dies is started again by Ray, and loads its model when it is next asked. Until then,
-and when it is too slow, who asks gets an EngineError at once and goes on without.
+where that fails, and when it is too slow, who asks gets an EngineError and goes on without.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from ray.exceptions import RayActorError
+from ray.exceptions import RayError, RayTaskError
 
 from actors.generation import EngineSpec, GenerationActor
 from rlsys.errors import EngineError
 from rlsys.types import Completion, GenerationRequest
+
+RELOAD_PAUSE_S: Final = 30.0
+"""After a model that could not be loaded again; what is asked meanwhile fails at once."""
 
 
 class ReaderActor(GenerationActor):
@@ -23,6 +27,7 @@ class ReaderActor(GenerationActor):
     def __init__(self, spec: EngineSpec) -> None:
         super().__init__(spec)
         self._loading = asyncio.Lock()
+        self._reload_after = 0.0
 
     async def start(self) -> str:
         """Load the engine unless it is there; return vLLM's version."""
@@ -30,8 +35,8 @@ class ReaderActor(GenerationActor):
             return await super().start() if self._engine is None else ""
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
-        """Return the n completions of every request; raises EngineError if the engine dies."""
-        await self.start()
+        """Return the n completions of every request; raises EngineError without an engine."""
+        await self._load_again()
         engine = self._engine
         try:
             return await super().generate(requests)
@@ -39,6 +44,20 @@ class ReaderActor(GenerationActor):
             if self._engine is engine:  # the first of all requests in flight that hears of it
                 await self.close()
             raise
+
+    async def _load_again(self) -> None:
+        """Load the engine unless it is there; a failure costs the asking, and not the run."""
+        async with self._loading:
+            if self._engine is not None:
+                return
+            if time.monotonic() < self._reload_after:
+                raise EngineError("the last attempt to load it again failed")
+            try:
+                await super().start()
+            except Exception as error:  # a card that is still full, a process that was killed
+                self._reload_after = time.monotonic() + RELOAD_PAUSE_S
+                await self.close()
+                raise EngineError(f"it could not be loaded again ({error})") from error
 
 
 class ReaderPool:
@@ -77,7 +96,11 @@ class ReaderPool:
                     requests
                 )
                 return result
-            except (RayActorError, EngineError) as failure:
+            except EngineError as failure:
+                error = failure
+            except RayTaskError:  # any other error of ours
+                raise
+            except RayError as failure:  # a dead actor, worker or node
                 error = failure
             finally:
                 self._load[reader] -= work

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, NodeDiedError, RayTaskError, WorkerCrashedError
 
 from actors.readers import ReaderActor, ReaderPool
 from rlsys.errors import EngineError
@@ -83,6 +83,17 @@ def test_without_a_living_reader_who_asks_is_told_at_once() -> None:
     assert ask(pool) == 0
 
 
+@pytest.mark.parametrize("death", [WorkerCrashedError(), NodeDiedError("gone")])
+def test_however_a_reader_dies_the_next_is_asked(death: Exception) -> None:
+    assert ask(ReaderPool([Handle(0, death), Handle(1)], timeout_s=5)) == 1
+
+
+def test_a_mistake_is_not_taken_for_a_death() -> None:
+    mistake = RayTaskError("generate", "", TypeError("a mistake"))
+    with pytest.raises(TypeError):
+        ask(ReaderPool([Handle(0, mistake.as_instanceof_cause()), Handle(1)], timeout_s=5))
+
+
 def test_a_slow_reader_is_not_waited_for() -> None:
     with pytest.raises(EngineError, match=r"no reader answered within 0\.05 s"):
         ask(ReaderPool([Handle(0, hangs=True)], timeout_s=0.05))
@@ -106,8 +117,10 @@ class LoadsOften(ReaderActor):
 
     def __init__(self) -> None:
         self._loading = asyncio.Lock()
+        self._reload_after = 0.0
         self._engine = None
         self.loaded = 0
+        self.full = False
 
     async def _generate_one(self, request: GenerationRequest) -> list[Completion]:
         await asyncio.sleep(0)
@@ -121,6 +134,8 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> LoadsOften:
     async def load(actor: LoadsOften) -> str:
         await asyncio.sleep(0)
         actor.loaded += 1
+        if actor.full:
+            raise RuntimeError("no memory left on the card")
         actor._engine = Engine()
         return "0"
 
@@ -145,3 +160,27 @@ def test_a_reader_loads_its_engine_once_and_again_after_it_died(reader: LoadsOft
         assert reader.loaded == 2
 
     asyncio.run(main())
+
+
+def test_a_reader_that_cannot_be_loaded_again_costs_what_is_asked(
+    reader: LoadsOften, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        reader.full = True
+        with pytest.raises(EngineError, match=r"could not be loaded again \(no memory left"):
+            await reader.generate([REQUEST])
+        with pytest.raises(EngineError, match="the last attempt"):
+            await reader.generate([REQUEST])
+        assert reader.loaded == 1  # not again at once
+        reader.full = False
+        monkeypatch.setattr("actors.readers.time.monotonic", lambda: reader._reload_after)
+        await reader.generate([REQUEST])
+        assert reader.loaded == 2
+
+    asyncio.run(main())
+
+
+def test_a_reader_that_cannot_be_loaded_at_all_ends_the_run(reader: LoadsOften) -> None:
+    reader.full = True
+    with pytest.raises(RuntimeError, match="no memory left"):
+        asyncio.run(reader.start())
