@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -51,12 +51,21 @@ class EndpointSection(Section):
     """Further attempts, after growing pauses, where the network or the server fails."""
 
 
+Word = Annotated[str, Field(min_length=1)]
+
+
 class CountingConfig(Section):
     """What counts as a reflection (rlsys.algorithms.reflection.count_reflections)."""
 
-    mode: Literal["published", "words"] = "published"
-    """`published` finds the paper's keywords anywhere, `words` finds `words` standing alone."""
-    words: tuple[str, ...] = Field(default=("wait", "alternatively", "check", "but"), min_length=1)
+    mode: Literal["published", "words"] = "words"
+    """`words` finds `words` standing alone, `published` the paper's keywords anywhere, as the "but"
+    in "distribution"."""
+    words: Annotated[tuple[Word, ...], Field(min_length=1)] = (
+        "wait",
+        "alternatively",
+        "check",
+        "but",
+    )
     """What `words` counts; the tiny reasoner reflects with `?`."""
     gap: NonNegativeInt = 59
     """Characters that join two of them into one reflection, at most."""

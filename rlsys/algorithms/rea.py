@@ -109,15 +109,16 @@ def rea_samples(group: Group, algorithm: ReaConfig, *, revised: bool) -> tuple[S
 
 
 def pair_advantages(rows: Rows, algorithm: ReaConfig) -> Advantages:
-    """Rewards, repair and advantages of rows o1 r1 o2 r2 ..., and the optional tail loss.
+    """Repair, rewards and advantages of rows o1 r1 o2 r2 ..., and the optional tail loss.
 
     The tail loss is scaled by the absolute advantages of this group, where the released code takes
     those of the whole batch, and it is added to the advantages: its tokens are then divided by the
     number of all trained tokens, not by their own.
     """
     sources_R = reflection.repair_sources(rows.accuracy_R)
-    rewards_R = rows.accuracy_R + shaping_rewards(rows, algorithm)
-    advantages_R = reflection.revision_advantages(rewards_R[sources_R], rows.accuracy_R[sources_R])
+    trained = Rows(*(column_R[sources_R] for column_R in rows))
+    rewards_R = trained.accuracy_R + shaping_rewards(trained, algorithm)
+    advantages_R = reflection.revision_advantages(rewards_R, trained.accuracy_R)
     kept_G, tail_G, ending_G = reflection.tree_advantages(advantages_R, sources_R)
     if algorithm.tail_loss != "none":
         more_R = reflection.tail_advantages(

@@ -166,6 +166,24 @@ def test_a_thought_that_was_not_revised_counts_as_one_whose_revision_failed() ->
                 assert_allclose(mine, other)
 
 
+def test_a_revision_that_failed_does_not_set_the_shortest_length() -> None:
+    """Kimi's length reward looks at all answers: a wrong short one must not be among them."""
+    algorithm = ReaConfig(length="length", reflection=None)
+    found = [
+        rea_samples(
+            group(episode([1, 0], [1000, short], [0, 0]), episode([1, 1], [900, 800], [0, 0])),
+            algorithm,
+            revised=True,
+        )
+        for short in (100, 850)
+    ]
+    for one, other in zip(*found, strict=True):
+        for advantages, same in zip(one.advantages, other.advantages, strict=True):
+            assert (advantages is None) == (same is None)
+            if advantages is not None and same is not None:
+                assert_allclose(advantages, same)
+
+
 def test_all_wrong_teaches_nothing() -> None:
     wrong = group(*(episode([0, 0], [n, n - 100], [1, 0]) for n in (300, 400, 500)))
     for sample in rea_samples(wrong, ReaConfig(tail_loss="max"), revised=True):

@@ -74,6 +74,13 @@ def test_nothing_is_learned_from_a_group_that_is_all_wrong():
     assert_allclose(grpo.advantages(rewards, scale="std"), expected, atol=1e-6)
 
 
+def test_numbers_that_do_not_belong_together_are_refused():
+    with pytest.raises(ValueError, match=r"rewards \(4,\) of answers \(2,\)"):
+        revision_advantages([1, 0, 1, 0], [1, 1])
+    with pytest.raises(ValueError, match="no pair"):
+        truncation_accuracy([])
+
+
 def test_nothing_is_learned_from_a_group_that_agrees():
     assert_array_equal(revision_advantages([2.5] * 4, [1] * 4), np.zeros(4))
 

@@ -51,6 +51,16 @@ def test_tiny_probabilities_do_not_vanish():
     assert label_probability([(-1000.0, "Think"), (-1000.0, "Result")]) == 0.5
 
 
+def test_candidates_without_probability_say_nothing():
+    impossible = (-math.inf, "Result")
+    assert label_probability([impossible]) is None
+    assert label_probability([(-0.1, "Think"), impossible]) == 0.0
+
+
+def test_a_candidate_with_both_labels_does_not_cut():
+    assert label_probability([(-0.1, "ThinkResult")]) == 0.0
+
+
 def test_labels_are_matched_to_their_numbers():
     reading = read_labels(
         reply(" Think", "\n\n", "[", "2", "].", " Result", "\n\n[3].", " Think"), 3

@@ -55,6 +55,11 @@ def test_two_questions_in_one_call_would_be_compared_with_each_other():
     assert_allclose(np.concatenate(apart), [0.5, -0.5, 0.5, -0.5])
 
 
+def test_every_answer_has_a_length():
+    with pytest.raises(ValueError, match="2 lengths for 1 answers"):
+        length_reward([1, 2], [1], "refined")
+
+
 def test_unknown_length_reward():
     with pytest.raises(ValueError, match="length reward 'kimi' is unknown; use 'length'"):
         length_reward([1], [1], "kimi")
@@ -139,6 +144,12 @@ def test_the_words_can_be_chosen():
     assert count_reflections(chain, "words", words=["?"]) == 1
     assert count_reflections(chain, "words", words=["?"], gap=0) == 2
     assert count_reflections("a+b a+bc xa+b", "words", words=["a+b"], gap=0) == 1
+
+
+@pytest.mark.parametrize("words", [[], ["wait", ""]])
+def test_words_that_stand_everywhere_are_refused(words):
+    with pytest.raises(ValueError, match="found everywhere"):
+        count_reflections("x", "words", words=words)
 
 
 def test_unknown_mode():

@@ -28,10 +28,14 @@ def repair_sources(accuracy: ArrayLike) -> NDArray[np.int64]:
     """Return the row that each row is trained as, int64[R].
 
     A revision that is not right is replaced by its original, everything about it: the group keeps
-    its size, and a failed revision never makes an overthinking tail look good. Rewards are taken
-    before the replacement, so apply it to them, to the accuracies and to the tokens alike:
+    its size, and a failed revision never makes an overthinking tail look good. Apply it to
+    accuracies, tokens and rewards alike:
 
         rewards[repair_sources(accuracy)]
+
+    The released code takes rewards before the replacement. For refined length rewards that is the
+    same; for `length` a wrong short revision would move the shortest (`rea.pair_advantages` takes
+    them afterwards).
 
     Args:
         accuracy: [R] of rows o1 r1 o2 r2 ... before any replacement.
@@ -47,9 +51,11 @@ def truncation_accuracy(accuracy: ArrayLike) -> float:
     """Return the share of pairs that lost nothing: the revision is right or the original was wrong.
 
     Args:
-        accuracy: [R] of rows o1 r1 o2 r2 ... before any replacement.
+        accuracy: [R] of rows o1 r1 o2 r2 ... before any replacement, at least one pair.
     """
     right_R = np.asarray(accuracy, dtype=np.float64) > RIGHT
+    if not len(right_R):
+        raise ValueError("no pair of an original and a revision, so no share of them")
     return float(np.mean(right_R[1::2] | ~right_R[0::2]))
 
 
@@ -62,7 +68,12 @@ def revision_advantages(rewards: ArrayLike, accuracy: ArrayLike) -> Array:
     Args:
         rewards: [2G] summed rewards of rows o1 r1 o2 r2 ..., after `repair_sources`.
         accuracy: [2G] of the same rows, after `repair_sources`.
+
+    Raises:
+        ValueError: not as many rewards as accuracies.
     """
+    if np.shape(rewards) != np.shape(accuracy):
+        raise ValueError(f"rewards {np.shape(rewards)} of answers {np.shape(accuracy)}")
     if not np.any(np.asarray(accuracy)):
         return np.zeros(np.shape(rewards))
     return grpo.advantages(rewards, scale="std")

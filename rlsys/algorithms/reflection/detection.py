@@ -39,17 +39,18 @@ def label_probability(
     """Return the probability of `Result` against `Think` at one position, in [0, 1].
 
     The share of the candidates that contain `result` in those that contain either word, ignoring
-    case. None where the position is no label: no candidates, or the most likely one contains
-    neither word as spelt here.
+    case; one that contains both counts for `think`, which never cuts too early. None where the
+    position is no label: no candidate of any probability, or the most likely one contains neither
+    word as spelt here.
 
     Args:
         candidates: (log-prob, text) of the most likely tokens at this position.
         think: the label of a chunk that only reasons.
         result: the label of a chunk that states an answer.
     """
-    if not candidates:
+    top_logprob, top_text = max(candidates, key=lambda c: c[0], default=(-math.inf, ""))
+    if top_logprob == -math.inf:
         return None
-    top_logprob, top_text = max(candidates, key=lambda candidate: candidate[0])
     if think not in top_text and result not in top_text:
         return None
     thinks = results = 0.0

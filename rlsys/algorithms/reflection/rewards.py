@@ -44,10 +44,12 @@ def length_reward(lengths: ArrayLike, correct: ArrayLike, kind: str) -> Array:
         kind: `length`, `refined` or `refined_paper`.
 
     Raises:
-        ValueError: unknown kind.
+        ValueError: unknown kind, or not as many lengths as answers.
     """
     lengths_R = np.asarray(lengths, dtype=np.float64)
     correct_R = np.asarray(correct, dtype=np.float64) > 0.5
+    if lengths_R.shape != correct_R.shape:
+        raise ValueError(f"{lengths_R.size} lengths for {correct_R.size} answers")
     match kind:
         case "length":
             place_R = _place(lengths_R, lengths_R, undecided=0.5)
@@ -89,12 +91,16 @@ def count_reflections(
         gap: characters that join two keywords into one reflection, at most.
 
     Raises:
-        ValueError: unknown mode.
+        ValueError: unknown mode, or `words` that would be found everywhere.
     """
     match mode:
         case "published":
             pattern = "|".join(KEYWORDS)
         case "words":
+            if not words or not all(words):
+                raise ValueError(
+                    f"words {words!r} are found everywhere; name at least one, none empty"
+                )
             pattern = "|".join(map(_standing_alone, words))
         case _:
             raise ValueError(f"mode {mode!r} is unknown; use 'published' or 'words'")
