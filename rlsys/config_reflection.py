@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from rlsys.config_base import NonNegativeFloat, NonNegativeInt, Section
 from rlsys.config_parts import EnginesConfig, ModelConfig, ThoughtSection
@@ -29,6 +29,16 @@ class ChunkingConfig(Section):
         except re.error as error:
             raise ValueError(f"separator {value!r} is no regular expression ({error})") from None
         return value
+
+    @model_validator(mode="after")
+    def _room(self) -> ChunkingConfig:
+        # most = 1 is a rule of its own, and `least` says nothing then.
+        if 1 < self.most <= self.least:
+            raise ValueError(
+                f"least {self.least} leaves no room below most {self.most}; make least smaller "
+                "than most, or most 1 for a chunk per piece"
+            )
+        return self
 
 
 class DetectorConfig(Section):

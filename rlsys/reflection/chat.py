@@ -28,7 +28,7 @@ class EndpointChat:
     async def check(self) -> None:
         """Ask for one token. Raises ResourceError, before anything starts, if none comes."""
         try:
-            await self.complete("Say yes.", 1)
+            await self.complete("1+1", 1)
         except EngineError as error:
             raise ResourceError(
                 f"{error}; start the server, or correct teacher.base_url, teacher.model or "

@@ -25,7 +25,15 @@ class ArithmeticTeacherConfig(Section):
     type: Literal["arithmetic"] = "arithmetic"
 
 
-class EndpointTeacher(EndpointSection):
+class ModelTeacherSection(Section):
+    """A large model that labels."""
+
+    gold: bool = True
+    """False hides the right answer while all chunks are labelled, to measure what the model finds
+    by itself; each chunk that it names is still held against it."""
+
+
+class EndpointTeacher(EndpointSection, ModelTeacherSection):
     """A large model behind an endpoint."""
 
     type: Literal["endpoint"] = "endpoint"
@@ -39,7 +47,7 @@ class EndpointTeacher(EndpointSection):
     """Requests in flight at once."""
 
 
-class EngineTeacher(Section):
+class EngineTeacher(ModelTeacherSection):
     """A large model in engines of this run."""
 
     type: Literal["engine"] = "engine"

@@ -99,20 +99,22 @@ RIGHT: Final = "Right Result"
 TEACHER_LABELS: Final = ("Reasoning", RIGHT, "Wrong Result")
 
 
-def classify_prompt(problem: str, gold: str, chunks: Sequence[str]) -> str:
-    """Ask the teacher for a label of every chunk of a window; `read_classification` reads it."""
+def classify_prompt(problem: str, gold: str | None, chunks: Sequence[str]) -> str:
+    """Ask the teacher for a label of every chunk of a window; `read_classification` reads it.
+
+    Without the gold answer (None) the teacher has to know by itself what is right.
+    """
     numbered = "\n\n".join(f"**[{i}].** {text}" for i, text in enumerate(chunks, 1))
+    given = "a question, its correct answer, and a" if gold is not None else "a question and a"
+    answer = f"Correct answer:\n{gold}\n\n" if gold is not None else ""
     return f"""\
-Below are a question, its correct answer, and a stretch of a response that thinks aloud about the \
+Below are {given} stretch of a response that thinks aloud about the \
 question. The stretch is cut into {len(chunks)} parts, and each part begins with its number.
 
 Question:
 {problem}
 
-Correct answer:
-{gold}
-
-Stretch of the response:
+{answer}Stretch of the response:
 {numbered}
 
 Give each of the {len(chunks)} parts one of three labels:

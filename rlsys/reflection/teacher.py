@@ -89,8 +89,10 @@ class Chat(Protocol):
 class ModelTeacher:
     """Asks a large model, window by window and then candidate by candidate."""
 
-    def __init__(self, chat: Chat) -> None:
+    def __init__(self, chat: Chat, *, gold: bool = True) -> None:
+        """`gold` False labels windows without the right answer, for measuring."""
         self._chat = chat
+        self._gold = gold
 
     async def label(self, thought: Thought, chunked: ChunkedThought) -> Labels:
         """Return the labels of a thought. Raises EngineError if a call fails."""
@@ -110,7 +112,8 @@ class ModelTeacher:
     ) -> list[int]:
         """The chunks of a window that the teacher takes for the right answer."""
         problem = thought.problem
-        prompt = classify_prompt(problem.text, problem.answer, [texts[i] for i in window])
+        gold = problem.answer if self._gold else None
+        prompt = classify_prompt(problem.text, gold, [texts[i] for i in window])
         reply = await self._chat.complete(prompt, CLASSIFY_TOKENS)
         labels, doubled = read_classification(reply, len(window))
         if doubled:
@@ -163,6 +166,8 @@ class Labelling:
     """Thoughts that had labels already."""
     failed: int = 0
     """Thoughts that the teacher could not be asked about; the next call asks again."""
+    last_error: str = ""
+    """Of the last one that failed."""
     bad: Counter[str] = field(default_factory=Counter)
 
 
@@ -188,11 +193,11 @@ async def label_thoughts(
     Raises:
         EngineError: that many thoughts in a row failed. What was labelled is in the journal.
     """
-    state, in_a_row, last_error = Labelling(), 0, ""
+    state, in_a_row = Labelling(), 0
     waiting = iter(thoughts)
 
     async def worker() -> None:
-        nonlocal in_a_row, last_error
+        nonlocal in_a_row
         for thought in waiting:
             if thought.id in journal:
                 state.skipped += 1
@@ -202,7 +207,7 @@ async def label_thoughts(
             except EngineError as error:
                 state.failed += 1
                 in_a_row += 1
-                last_error = str(error)
+                state.last_error = str(error)
             else:
                 journal.append(labels.to_row())
                 state.labelled += 1
@@ -214,7 +219,7 @@ async def label_thoughts(
     await asyncio.gather(*(worker() for _ in range(at_once)))
     if in_a_row >= give_up_after:
         raise EngineError(
-            f"the teacher failed {in_a_row} times in a row ({last_error}); {len(journal)} thoughts "
-            "are labelled, and the same command goes on with the others"
+            f"the teacher failed {in_a_row} times in a row ({state.last_error}); {len(journal)} "
+            "thoughts are labelled, and the same command goes on with the others"
         )
     return state

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import yaml
+from chat_server import chat_server
 from typer.testing import CliRunner
 
 from rlsys.cli import app
@@ -18,6 +19,7 @@ from rlsys.config_loading import load_config
 from rlsys.data.prompts import encode
 from rlsys.data.traces import draw_trace
 from rlsys.reflection.config import ReflectionConfig
+from rlsys.reflection.journal import Journal
 from rlsys.reflection.responses import Thought, thought_id
 from rlsys.reflection.workplace import Workplace
 
@@ -84,6 +86,7 @@ def test_a_teacher_that_is_down_is_found_before_a_thought_is_sampled(
     [
         ({"detector": {"layout": "verbose"}}, "detector.layout"),
         ({"detector": {"chunking": {"separator": "("}}}, "separator '(' is no regular expression"),
+        ({"detector": {"chunking": {"least": 200}}}, "least 200 leaves no room below most 128"),
         ({"teacher": {"type": "oracle"}}, "teacher"),
         ({"measure": {"ratios": [1.5]}}, "measure.ratios"),
         ({"policy": {"path": "/nowhere"}}, "model folder '/nowhere' does not exist"),
@@ -115,6 +118,29 @@ def test_rows_want_labels_first(config: Callable[..., Path]) -> None:
     assert "labels.jsonl does not exist; run rlsys reflection label first" in refusal(
         "rows", config()
     )
+
+
+@pytest.mark.usefixtures("no_ray")
+def test_a_teacher_that_answers_nothing_in_earnest_is_an_error(
+    config: Callable[..., Path], tmp_path: Path
+) -> None:
+    with chat_server() as chat:
+        chat.failing = lambda number, body: 500 if number > 1 else None
+        teacher = {"type": "endpoint", "base_url": chat.base_url, "model": "m", "retries": 0}
+        file = config(teacher=teacher, samples=1)
+        place = Workplace.load(load_config(file, [], ReflectionConfig), 512)
+        place.claim()
+        journal = Journal(place.folder(held_out=False) / "thoughts.jsonl")
+        for problem in place.problems(held_out=False):
+            ids = np.array(encode(place.tokenizer, "3+8=11"), np.int32)
+            thought = Thought(
+                id=thought_id(problem, 0), problem=problem, token_ids=ids, closed=True
+            )
+            journal.append(thought.to_row())
+        code, _, error = call("label", file)
+    assert code == 1
+    assert "6 thoughts have no labels (teacher 'm' at http" in error
+    assert "the same command asks about them again" in error
 
 
 @pytest.mark.slow

@@ -85,6 +85,16 @@ def test_candidates_and_the_last_chunk_are_verified() -> None:
     ]
 
 
+def test_without_the_gold_answer_it_is_shown_for_the_verification_only() -> None:
+    chat = Scripted(labelled("Right Result"))
+    thought = thought_of("6+3", answer="nine")
+    labels = asyncio.run(ModelTeacher(chat, gold=False).label(thought, chunk(thought)))
+    assert labels.results == (0,)
+    classify, verify = chat.prompts
+    assert "nine" not in classify and "correct answer:" not in classify.lower()
+    assert "nine" in verify
+
+
 def test_a_missing_label_voids_its_window_only() -> None:
     class ByWindow(Scripted):
         async def complete(self, prompt: str, max_tokens: int) -> str:

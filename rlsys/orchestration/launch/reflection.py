@@ -18,6 +18,7 @@ from actors.pools import GradingPool
 from rlsys.algorithms.reflection import count_reflections, reflection_threshold
 from rlsys.config import GenerationConfig
 from rlsys.data.prompts import load_tokenizer
+from rlsys.errors import EngineError
 from rlsys.orchestration.launch.engines import frozen_engines
 from rlsys.orchestration.launch.session import ray_session, run
 from rlsys.orchestration.preflight import check_local_gpus, check_model
@@ -196,6 +197,11 @@ def _run_teacher(place: Workplace, folder: Path, say: Say) -> None:
             )
         counts = {"thoughts": state.labelled, "there already": state.skipped}
         say(_sentence("labelled", counts | {"failed": state.failed} | state.bad))
+        if state.failed:
+            raise EngineError(
+                f"{state.failed:,} thoughts have no labels ({state.last_error}); the same command "
+                "asks about them again"
+            )
 
     with session:
         run(work())
@@ -209,15 +215,15 @@ async def _teacher(place: Workplace) -> AsyncIterator[Teacher]:
         case EndpointTeacher() as config:
             chat = EndpointChat(config)
             try:
-                yield ModelTeacher(chat)
+                yield ModelTeacher(chat, gold=config.gold)
             finally:
                 await chat.close()
-        case EngineTeacher(model=model, generation=generation):
+        case EngineTeacher(model=model, generation=generation, gold=gold):
             limit = check_model(model, on_cpu=not generation.gpus_per_engine)
             seed = place.config.seed
             async with frozen_engines(model, generation, limit, seed) as engines:
                 tokenizer = load_tokenizer(model.path)
-                yield ModelTeacher(EngineChat(engines, tokenizer, max_length=limit))
+                yield ModelTeacher(EngineChat(engines, tokenizer, max_length=limit), gold=gold)
 
 
 def _read(place: Workplace, *, held_out: bool) -> Iterable[LabelledThought]:
