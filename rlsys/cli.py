@@ -60,11 +60,13 @@ def train(
     with sentences():
         from rlsys.config_loading import dump_config, load_config
         from rlsys.orchestration.inputs import check_inputs
+        from rlsys.orchestration.metrics_sink import read_reference
         from rlsys.orchestration.preflight import batch_table, check_local_gpus
         from rlsys.orchestration.run_folder import check_resume, last_checkpoint
 
         config = load_config(config_file, overrides or [])
         check_resume(config)
+        reference = read_reference(config.evaluation.reference)
         check_local_gpus(config)
         if dry_run:
             console = terminal()
@@ -74,7 +76,7 @@ def train(
         from rlsys.orchestration import launch
         from rlsys.orchestration.reporting import Reporter
 
-        with Reporter(config.run_dir, config.steps, terminal()) as reporter:
+        with Reporter(config.run_dir, config.steps, terminal(), reference) as reporter:
             resumed_step = last_checkpoint(config.run_dir)
             reporter.start(dump_config(config), batch_table(config), resumed_step)
             if not launch.train(config, reporter):
@@ -107,15 +109,18 @@ def evaluate(config_file: ConfigFile, overrides: Overrides = None) -> None:
     """Measure the anytime curve of model.path; the numbers are in run_dir/evaluation."""
     with sentences():
         from rlsys.config_loading import dump_config, load_config
+        from rlsys.orchestration.metrics_sink import read_reference
         from rlsys.orchestration.preflight import check_local_gpus
 
         config = load_config(config_file, overrides or [])
+        reference = read_reference(config.evaluation.reference)
         check_local_gpus(config)
         from rlsys.orchestration import launch
         from rlsys.orchestration.reporting import Reporter
 
         # Beside the metrics of a training run in the same folder, which stay as they are.
-        with Reporter(config.run_dir / "evaluation", 0, terminal()) as reporter:
+        folder = config.run_dir / "evaluation"
+        with Reporter(folder, 0, terminal(), reference) as reporter:
             reporter.start(dump_config(config), f"evaluating {config.model.path}")
             launch.evaluate(config, reporter)
             reporter.final_table()

@@ -442,6 +442,9 @@ class EvaluationConfig(Section):
     answers: PositiveInt = 1
     """Answers per cut."""
     temperature: PositiveFloat = 1.0
+    reference: Path | None = None
+    """Folder of a run or evaluation whose first numbers token ratios are taken against, for
+    instance of the starting model; None takes this run's own."""
 
     @model_validator(mode="after")
     def _increasing(self) -> EvaluationConfig:

@@ -16,8 +16,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rlsys.errors import ConfigError
+
 METRICS = "metrics.jsonl"
 EVALUATION = "evaluation/"
+THOUGHT_LENGTH = "thought/length"
+RESPONSE_LENGTH = "response/length"
+TOKEN_RATIO = "token_ratio"
 
 
 class Evaluation(NamedTuple):
@@ -37,7 +42,7 @@ class Evaluation(NamedTuple):
     @property
     def thought_length(self) -> float:
         """Mean thought length in tokens of an anytime evaluation."""
-        return self.numbers["thought/length"]
+        return self.numbers[THOUGHT_LENGTH]
 
 
 class MetricsSink:
@@ -93,6 +98,41 @@ def read_evaluations(path: Path) -> list[Evaluation]:
         if numbers:
             found.append(Evaluation(row["step"], numbers))
     return found
+
+
+def read_reference(run_dir: Path | None) -> Evaluation | None:
+    """The first evaluation that a folder holds; None without a folder.
+
+    Raises ConfigError if the folder holds none of thoughts.
+    """
+    if run_dir is None:
+        return None
+    found = [e for e in read_evaluations(run_dir / METRICS) if THOUGHT_LENGTH in e.numbers]
+    if not found:
+        raise ConfigError(
+            f"evaluation.reference {str(run_dir)!r} holds no evaluation of thoughts in {METRICS}; "
+            "name the folder of a training run, or RUN_DIR/evaluation of rlsys eval"
+        )
+    return found[0]
+
+
+def token_ratios(numbers: Mapping[str, float], reference: Mapping[str, float]) -> dict[str, float]:
+    """Return lengths in percent of the reference's: thoughts, whole responses, by difficulty.
+
+    Example: token_ratios({"thought/length": 30}, {"thought/length": 40}) == {"token_ratio": 75.0}
+    """
+    names = {THOUGHT_LENGTH: TOKEN_RATIO, RESPONSE_LENGTH: f"{TOKEN_RATIO}/response"}
+    by_difficulty = f"{THOUGHT_LENGTH}/"
+    names |= {
+        name: f"{TOKEN_RATIO}/{name.removeprefix(by_difficulty)}"
+        for name in numbers
+        if name.startswith(by_difficulty)
+    }
+    return {
+        ratio: 100.0 * numbers[name] / reference[name]
+        for name, ratio in names.items()
+        if name in numbers and reference.get(name)
+    }
 
 
 def _parse(line: str) -> dict[str, Any] | None:

@@ -21,18 +21,32 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from rlsys.orchestration.live_view import live_block, plain_line, scores
-from rlsys.orchestration.metrics_sink import EVALUATION, METRICS, MetricsSink, read_evaluations
+from rlsys.orchestration.metrics_sink import (
+    EVALUATION,
+    METRICS,
+    Evaluation,
+    MetricsSink,
+    read_evaluations,
+    token_ratios,
+)
 from rlsys.orchestration.run_folder import CONFIG
 from rlsys.orchestration.tables import evaluation_table
 
 SAMPLES = "samples"
-THOUGHT_LENGTH = "thought/length"
 
 
 class Reporter:
     """Reports one run of `total_steps` steps into `run_dir` and onto `console`."""
 
-    def __init__(self, run_dir: Path, total_steps: int, console: Console) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        total_steps: int,
+        console: Console,
+        reference: Evaluation | None = None,
+    ) -> None:
+        """Token ratios are taken against `reference`, else against the run's first evaluation."""
+        self._reference = reference
         self._run_dir = run_dir
         self._total = total_steps
         self._console = console
@@ -73,18 +87,16 @@ class Reporter:
     ) -> None:
         """Record the means of an evaluation after `step` steps; `score/BUDGET` make the curve.
 
-        `token_ratio` is the length of thoughts in percent of what it was at the run's start.
-        `episodes` are written in words to samples/evaluation-`step`.jsonl.
+        Token ratios are added where there are lengths. `episodes` are written in words to
+        samples/evaluation-`step`.jsonl.
         """
         row = {f"{EVALUATION}{n.removeprefix('score/')}": v for n, v in numbers.items()}
         curve = scores(numbers)
         if curve:
             row[f"{EVALUATION}mean"] = fmean(curve.values())
         sink = self._open()
-        if (length := numbers.get(THOUGHT_LENGTH)) is not None:
-            found = read_evaluations(self._run_dir / METRICS)
-            start = found[0].thought_length if found else length
-            row[f"{EVALUATION}token_ratio"] = 100.0 * length / start
+        reference = self._reference_numbers(numbers)
+        row |= {f"{EVALUATION}{n}": v for n, v in token_ratios(numbers, reference).items()}
         sink.write(step, row)
         self._write_samples(f"evaluation-{step}", episodes)
         self._print(f"evaluation after step {step}: {_evaluation_line(numbers)}")
@@ -127,6 +139,12 @@ class Reporter:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _reference_numbers(self, numbers: Mapping[str, float]) -> Mapping[str, float]:
+        if self._reference is not None:
+            return self._reference.numbers
+        found = read_evaluations(self._run_dir / METRICS)
+        return found[0].numbers if found else numbers
 
     def _open(self) -> MetricsSink:
         if self._sink is None:

@@ -20,7 +20,7 @@ from rlsys.config import (
 from rlsys.config_loading import dump_config
 from rlsys.errors import ConfigError
 from rlsys.orchestration.live_view import live_block, plain_line
-from rlsys.orchestration.metrics_sink import Evaluation
+from rlsys.orchestration.metrics_sink import Evaluation, read_reference
 from rlsys.orchestration.reporting import Reporter
 from rlsys.orchestration.run_folder import check_resume, last_checkpoint
 from rlsys.orchestration.tables import evaluation_table
@@ -153,6 +153,31 @@ def test_thoughts_are_compared_with_those_of_the_runs_start(tmp_path: Path) -> N
         with reporter:
             reporter.evaluation(step, {"score/64": 0.4, "thought/length": length})
     assert [row["evaluation/token_ratio"] for row in rows_of(tmp_path)] == [100.0, 125.0, 60.0]
+
+
+def test_an_evaluation_is_compared_with_another_run(tmp_path: Path) -> None:
+    numbers = {"thought/length": 40.0, "response/length": 50.0, "thought/length/difficulty_2": 10.0}
+    base = Reporter(tmp_path / "base", 0, Console(file=io.StringIO()))
+    base.start("", "")
+    with base:
+        base.evaluation(0, {"score/64": 0.4, **numbers})
+        base.evaluation(9, {"score/64": 0.4, "thought/length": 1.0})
+    reference = read_reference(tmp_path / "base")
+    with Reporter(tmp_path / "run", 0, Console(file=io.StringIO()), reference) as reporter:
+        reporter.start("", "")
+        reporter.evaluation(0, {"score/64": 0.4} | {n: v / 4 for n, v in numbers.items()})
+    (row,) = rows_of(tmp_path / "run")
+    ratios = {n: v for n, v in row.items() if "token_ratio" in n}
+    assert ratios == {
+        "evaluation/token_ratio": 25.0,
+        "evaluation/token_ratio/response": 25.0,
+        "evaluation/token_ratio/difficulty_2": 25.0,
+    }
+
+
+def test_a_reference_without_an_evaluation_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"evaluation\.reference '.*' holds no evaluation"):
+        read_reference(tmp_path)
 
 
 def test_a_single_evaluation_has_no_change(tmp_path: Path) -> None:
