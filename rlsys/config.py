@@ -183,7 +183,19 @@ class EconomicsDialogue(DialogueSection):
     `episode`, only problems, mode and total_budget are then used, and should be the server's."""
     evaluation_url: str | None = None
     """The server of the evaluation, with held-out questions; None takes `url`."""
+    tokenizer_name: str | None = None
+    """Asked of a server that does not trust its clients: it counts with this tokenizer, which
+    should be the policy's. A trusting one charges sampled ids and needs none."""
     connection: ConnectionConfig = ConnectionConfig()
+
+    @model_validator(mode="after")
+    def _tokenizer_is_the_servers(self) -> EconomicsDialogue:
+        if self.tokenizer_name is not None and self.url is None:
+            raise ValueError(
+                f"tokenizer_name {self.tokenizer_name!r} is for a server; in the actors sampled "
+                "ids are charged: leave it out, or give a url"
+            )
+        return self
 
     @property
     def most_turns(self) -> int:

@@ -32,6 +32,10 @@ class Dialect(Protocol):
         """Field of an action that holds the reply."""
         ...
 
+    def objection(self, first: Fields) -> str | None:
+        """Why an environment that begins with `first` must not be played, with the remedy."""
+        ...
+
     def read(self, before: Fields | None, after: Fields, reward: float, done: bool) -> Turn:
         """Return what `after` says: the answer to the reply to `before`, which is None at reset."""
         ...
@@ -62,6 +66,10 @@ class TextDialect:
         """The text and, where there is one, the budget."""
         named = (self.observation_field, self.remaining_field)
         return tuple(name for name in named if name is not None)
+
+    def objection(self, first: Fields) -> str | None:
+        """None: nothing is known of it."""
+        return None
 
     def read(self, before: Fields | None, after: Fields, reward: float, done: bool) -> Turn:
         """Return the text as it is."""
@@ -101,6 +109,17 @@ class EconomicsDialect:
     def action_field(self) -> str:
         """The response."""
         return "response"
+
+    def objection(self, first: Fields) -> str | None:
+        """Where a server counts in a unit of its own, no budget is one of sampled ids."""
+        if first.get("trusted", False) or "tokenizer_name" in self.reset_options:
+            return None
+        unit = first.get("counting_unit", "a unit of its own")
+        return (
+            f"it counts text itself (in {unit}), so no budget is charged for sampled ids; start it "
+            "with `rlsys serve-env environment.trusted=true`, or set environment.tokenizer_name to "
+            "the policy's tokenizer, which comes close"
+        )
 
     def read(self, before: Fields | None, after: Fields, reward: float, done: bool) -> Turn:
         """Return the next question, and what became of the answer before."""

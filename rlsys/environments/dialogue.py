@@ -115,10 +115,11 @@ class DialogueEnvironment:
                 trunk.add_observation(
                     self.renderer.render_next(turn.text, turn.facts, last_token=last)
                 )
+        trunk.bear(await _leave(session, turn))
         return trunk.episode()
 
     def _room(self, turn: Turn, trunk: _Trunk) -> int:
-        """Tokens the next reply may have; with none left the episode ends where it is."""
+        """Tokens the next reply may have; with none left it was the last one."""
         if self.max_turns is not None and len(trunk.rewards) == self.max_turns:
             return 0
         room = min(self.reply_tokens, self.max_length - len(trunk.ids))
@@ -148,6 +149,21 @@ class DialogueEnvironment:
         return Reply(text=self.decode(ids), visible=self.decode(visible), tokens=len(ids))
 
 
+async def _leave(session: TurnSession, turn: Turn) -> float:
+    """Answer with nothing the questions that an episode has no room for, and return what they earn.
+
+    Else an episode that outgrows the context would pay for none of them, and outgrowing it would.
+    An environment that counts no questions is left as it is.
+    """
+    earned = 0.0
+    for _ in range(int(turn.facts.get("questions_remaining", 0))):
+        if turn.done:
+            break
+        turn = await session.reply(Reply(text="", visible="", tokens=0))
+        earned += turn.reward
+    return earned
+
+
 class _Trunk:
     """An episode under way."""
 
@@ -168,6 +184,11 @@ class _Trunk:
 
     def add_observation(self, token_ids: Tokens) -> None:
         self._append(Kind.OBSERVATION, token_ids, None)
+
+    def bear(self, reward: float) -> None:
+        """Add to what the last reply earned."""
+        if self.rewards:
+            self.rewards[-1] += reward
 
     def episode(self) -> Episode:
         verdicts = [

@@ -95,7 +95,7 @@ class RemoteEnvironment:
         """Find out before a run whether its episodes can be played here; waits for nobody.
 
         Raises ConfigError that says why not: nobody answers, it is no OpenEnv server, it lacks
-        fields of the dialect, or refuses a reset.
+        fields of the dialect, refuses a reset, or the dialect objects to how it begins.
         """
         try:
             health = await asyncio.to_thread(self._get, "/health", Health)
@@ -121,8 +121,14 @@ class RemoteEnvironment:
         try:
             async with self.session() as session:
                 await session.reset(seed=0)
+                objection = self.dialect.objection(session.seen)
         except EpisodeLost as error:
-            raise ConfigError(f"{error}; correct environment.reset_options or the server") from None
+            raise ConfigError(
+                f"{error}; correct what is sent with a reset "
+                f"({', '.join(self.dialect.reset_options) or 'nothing but a seed'}) or the server"
+            ) from None
+        if objection is not None:
+            raise ConfigError(f"the server at environment.url {self.url!r}: {objection}")
 
     def _get(self, path: str, model: type[Any]) -> Any:
         return http_get(self.url + path, model, proxied=self._proxied)
@@ -195,6 +201,11 @@ class RemoteSession:
         self._timeout_s = timeout_s
         self._usable = True
         self._seen: Fields = {}
+
+    @property
+    def seen(self) -> Fields:
+        """The newest observation, by field; empty before the first."""
+        return self._seen
 
     async def reset(self, seed: int) -> Turn:
         """Begin the episode of a seed. Raises EpisodeLost."""

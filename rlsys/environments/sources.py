@@ -76,9 +76,12 @@ def remote_environment(
     dialect: Dialect
     match environment:
         case EconomicsDialogue():
-            budget = environment.episode.total_budget
+            options = {
+                "total_budget": environment.episode.total_budget,
+                "tokenizer_name": environment.tokenizer_name,
+            }
             dialect = EconomicsDialect(
-                reset_options={} if budget is None else {"total_budget": budget}
+                reset_options={name: v for name, v in options.items() if v is not None}
             )
         case OpenEnvDialogue():
             dialect = TextDialect(

@@ -149,6 +149,8 @@ def _dialogue_inputs(
         )
     whole = environment.most_turns * longest + environment.most_sampled
     length = min(limit, whole) if known else limit
+    if known and whole > limit:
+        summary += f"; one may need {whole:,} tokens, and answers nothing where the context ends"
     return Inputs(
         train=training_episodes(config.seed, config.steps * config.batch.problems),
         evaluation=evaluation_episodes(config.evaluation.problems),

@@ -169,6 +169,14 @@ def test_the_context_ends_an_episode_that_outgrows_it() -> None:
     assert all(len(e.scores) < 3 for e in group.episodes)
 
 
+def test_an_episode_that_outgrows_the_context_pays_for_what_it_never_reached() -> None:
+    endless = Solver("1" * 50)  # its thoughts never end: every answer is wrong
+    whole = grow(environment_of(turns_of(), endless, reply_tokens=20))
+    short = grow(environment_of(turns_of(), endless, reply_tokens=20, max_length=40))
+    assert [len(e.scores) for e in (*whole.episodes, *short.episodes)] == [3, 3, 1, 1]
+    assert short.episodes[0].scores.sum() == pytest.approx(whole.episodes[0].scores.sum())
+
+
 def test_an_environment_that_may_never_end_is_left_after_so_many_turns() -> None:
     group = grow(environment_of(turns_of(), max_turns=2))
     assert [len(episode.scores) for episode in group.episodes] == [2, 2]

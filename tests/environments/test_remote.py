@@ -98,6 +98,18 @@ def test_sampled_ids_are_charged_by_a_server_that_trusts(server):
     assert second.facts["type"].startswith("arithmetic")
 
 
+def test_nothing_may_be_answered(server):
+    async def empty(environment):
+        async with environment.session() as session:
+            turns = [await session.reset(5)]
+            while not turns[-1].done:
+                turns.append(await session.reply(Reply(text="", visible="", tokens=0)))
+            return turns
+
+    turns = asyncio.run(empty(economics(server.url)))
+    assert [turn.reward for turn in turns[1:]] == pytest.approx([-0.1] * 3)
+
+
 def test_a_thought_is_never_graded_by_a_server_that_trusts(server):
     async def unfinished():
         async with economics(server.url).session() as session:
@@ -126,6 +138,17 @@ class LocalGrader:
 def test_turns_from_afar_are_those_of_this_process(server):
     here = EconomicsTurns(EconomicsConfig(problems=3, total_budget=300), WORDS, LocalGrader())
     assert asyncio.run(play(economics(server.url), 8)) == asyncio.run(play(here, 8))
+
+
+def test_a_server_that_counts_by_itself_is_refused_without_a_tokenizer():
+    counting = Server(ECONOMICS_TOKENIZERS="[tiny]")
+    named = EconomicsDialect(reset_options={"tokenizer_name": "tiny"})
+    try:
+        with pytest.raises(ConfigError, match=r"counts text itself \(in .*tokenizer_name"):
+            asyncio.run(economics(counting.url).check())
+        asyncio.run(RemoteEnvironment(counting.url, named).check())
+    finally:
+        counting.stop()
 
 
 def test_sixty_four_episodes_at_once_on_a_server_that_counts_by_itself():
@@ -232,7 +255,9 @@ def test_a_check_finds_no_fault(server):
 
 def test_a_check_tells_of_a_reset_that_is_refused(server):
     dialect = EconomicsDialect(reset_options={"total_budget": 5})
-    with pytest.raises(ConfigError, match=r"total_budget 5 is less .*environment.reset_options"):
+    with pytest.raises(
+        ConfigError, match=r"total_budget 5 is less .*sent with a reset \(total_budget\)"
+    ):
         asyncio.run(RemoteEnvironment(server.url, dialect).check())
 
 
