@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -41,6 +40,7 @@ CONFIG: dict[str, Any] = {
     "generation": {"kv_cache_mib": 32},
     "evaluation": {"problems": 4},
 }
+OPENENV = Path(__file__).parents[1] / "configs" / "openenv.yaml"
 SERVED = {
     "ECONOMICS_TRUSTED": "true",
     "ECONOMICS_REVEAL_TYPE": "true",
@@ -52,11 +52,11 @@ SERVED = {
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts training on CONFIG with other words; nothing of it outlives the test."""
-    config = tmp_path / "run.yaml"
-    config.write_text(yaml.safe_dump(CONFIG))
+    economics = tmp_path / "run.yaml"
+    economics.write_text(yaml.safe_dump(CONFIG))
     commands: list[Command] = []
 
-    def start_one(*overrides: str) -> Command:
+    def start_one(*overrides: str, config: Path = economics) -> Command:
         commands.append(Command(tmp_path / "run", "train", config, *overrides))
         return commands[-1]
 
@@ -105,17 +105,10 @@ def test_other_peoples_environment_is_trained_on(start: Start, tmp_path: Path) -
     openenv = [sys.executable, "-m", "openenv.cli", "init", "parrot", "-o", str(tmp_path)]
     subprocess.run(openenv, check=True, capture_output=True)
     server = Server(folder=tmp_path / "parrot")
-    words = {
-        "type": "openenv",
-        "url": server.url,
-        "observation_field": "echoed_message",
-        "action_field": "message",
-        "max_turns": 2,
-        "reply_tokens": 8,
-        "connection": {"max_sessions": 1},
-    }
     try:
-        command = start("steps=1", f"environment={json.dumps(words)}", "evaluation.problems=1")
+        command = start(
+            f"environment.url={server.url}", "steps=1", "evaluation.problems=1", config=OPENENV
+        )
         assert command.wait() == 0, command.output
     finally:
         server.stop()
