@@ -24,7 +24,10 @@ def iterate_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     file, an unknown kind of file, or the first malformed row.
     """
     if not path.is_file():
-        raise DataError(f"data file {str(path)!r} does not exist; correct data.*.path")
+        raise DataError(
+            f"data file {str(path)!r} does not exist; correct data.*.path, or make the file (a "
+            "recipe that reads generated data says how in its first lines)"
+        )
     name = path.name
     if name.endswith(".parquet"):
         yield from _parquet_rows(path)
