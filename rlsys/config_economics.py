@@ -11,6 +11,7 @@ from rlsys.config_base import NonNegativeInt, Section
 
 Mode = Literal["hard", "soft"]
 Rules = Literal["default", "compat"]
+CoefficientSet = Literal["D", "D2"]
 
 METAMATH_TYPES: Final = tuple(
     f"{family}_{kind}"
@@ -104,7 +105,7 @@ class EconomicsConfig(Section):
     """`hard` stops at the budget, `soft` charges what lies beyond it."""
     rules: Rules = "default"
     """Reward rules; `compat` reproduces the published numbers, defects included."""
-    coefficients: Literal["D", "D2"] = "D"
+    coefficients: CoefficientSet = "D"
     """Published coefficient set."""
     budget_ratio: PositiveFloat = 4.0
     """Budget over the questions' own tokens, or over N * (min_tokens + max_tokens) / 2."""

@@ -8,6 +8,7 @@ from rlsys.environments.economics.rewards import (
     D2,
     D,
     RewardParts,
+    coefficient_set,
     episode_bonus,
     reward_range,
     step_parts,
@@ -185,11 +186,30 @@ def test_b11_unreached_problems_cost_what_the_cheapest_wrong_answer_costs():
     assert unanswered_penalty(9) == near(9 * step_reward(False, 0, 2000, 10))
 
 
-def test_no_fair_share_leaves_correctness_alone():
-    assert step_reward(True, 5, 0, 10, mode="soft", rules="compat") == 1.0
-    assert step_reward(False, 5, 100, 0) == -0.1
-    assert episode_bonus(3, 5, 0, 10) == 0.0
-    assert episode_bonus(3, 5, 100, 0) == 0.0
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: step_reward(True, 5, 100, 10, rules="new"), "rules is 'new' .* 'default' or 'co"),
+        (lambda: step_reward(True, 5, 100, 10, mode="firm"), "mode is 'firm' .* 'hard' or 'soft'"),
+        (lambda: step_parts(True, -5, 100, 10), "tokens is -5 but should be 0 or more"),
+        (lambda: step_parts(True, 5, 100, 10, spent_before=-1), "spent_before is -1 but"),
+        (lambda: step_reward(True, 5, 0, 10), "budget is 0 but should be 1 or more"),
+        (lambda: step_reward(True, 5, 100, 0), "problems is 0 but should be 1 or more"),
+        (lambda: episode_bonus(1, 5, 100, 10, rules="new"), "rules is 'new'"),
+        (lambda: episode_bonus(1, -5, 100, 10), "spent is -5 but"),
+        (lambda: episode_bonus(-1, 5, 100, 10), "correct is -1 but"),
+        (lambda: episode_bonus(1, 5, -1, 10), "budget is -1 but"),
+        (lambda: unanswered_penalty(1, rules="new"), "rules is 'new'"),
+        (lambda: unanswered_penalty(-1), "unanswered is -1 but"),
+        (lambda: reward_range(10, mode="firm"), "mode is 'firm'"),
+        (lambda: reward_range(10, rules="new"), "rules is 'new'"),
+        (lambda: reward_range(0), "problems is 0 but"),
+        (lambda: coefficient_set("D3"), "coefficients is 'D3' but should be 'D' or 'D2'"),
+    ],
+)
+def test_what_has_no_reward_is_refused(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call()
 
 
 def test_parts_sum_to_the_reward():
