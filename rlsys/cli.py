@@ -6,7 +6,6 @@ What is heavy is imported inside the commands, so that help and refusals come at
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -143,9 +142,7 @@ def serve_environment(
         from rlsys.config_loading import load_config
         from rlsys.environments.economics.config import EconomicsServerConfig
 
-        # No file is an empty one.
-        path = config_file or Path(os.devnull)
-        config = load_config(path, overrides or [], EconomicsServerConfig)
+        config = load_config(config_file, overrides or [], EconomicsServerConfig)
         if find_spec("openenv") is None:
             raise UserError("serve-env needs OpenEnv; install it with pip install 'rlsys[env]'")
         from rlsys.environments.economics.server.application import serve

@@ -189,6 +189,21 @@ def test_a_fault_of_a_word_is_placed_on_the_command_line(tmp_path: Path) -> None
     )
 
 
+def test_without_a_file_every_fault_is_of_the_command_line() -> None:
+    def refused(*words: str) -> str:
+        with pytest.raises(ConfigError) as caught:
+            load_config(None, words, EconomicsServerConfig)
+        return str(caught.value)
+
+    assert refused("environment.total_budget=5").startswith(
+        "the command line: environment: a budget of 5 tokens is less than min_tokens 10"
+    )
+    assert refused("environment.port=5").startswith(
+        "unknown key 'environment.port' on the command line"
+    )
+    assert load_config(None, ["port=1"], EconomicsServerConfig).port == 1
+
+
 def test_words_that_are_no_overrides(tmp_path: Path) -> None:
     path = write(tmp_path, {"steps": 5})
     assert refusal(path, "steps") == (
