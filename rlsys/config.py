@@ -185,6 +185,17 @@ class EconomicsDialogue(DialogueSection):
     """The server of the evaluation, with held-out questions; None takes `url`."""
     connection: ConnectionConfig = ConnectionConfig()
 
+    @model_validator(mode="after")
+    def _charges_sampled_ids(self) -> EconomicsDialogue:
+        given = {"tokenizer": self.episode.tokenizer, "trusted": self.episode.trusted}
+        for name, value in given.items():
+            if value:
+                raise ValueError(
+                    f"environment.episode.{name} {value!r} has no effect: training charges sampled "
+                    "ids, and a server counts as it was started; leave it out"
+                )
+        return self
+
     @property
     def most_turns(self) -> int:
         """Most replies of an episode."""

@@ -173,6 +173,16 @@ def test_an_override_that_switches_the_kind_drops_the_other_kinds_keys(tmp_path:
             {"batch": {"problems": 5, "optimizer_steps": 2}},
             "run.yaml: batch.problems 5 must be a multiple of batch.optimizer_steps 2",
         ),
+        (
+            {"environment": {"type": "economics", "episode": {"tokenizer": "nope/x"}}},
+            "run.yaml: environment.episode.tokenizer 'nope/x' has no effect: training charges "
+            "sampled ids, and a server counts as it was started; leave it out",
+        ),
+        (
+            {"environment": {"type": "economics", "episode": {"trusted": True}}},
+            "run.yaml: environment.episode.trusted True has no effect: training charges sampled "
+            "ids, and a server counts as it was started; leave it out",
+        ),
     ],
 )
 def test_a_refusal_names_the_value_the_place_and_the_remedy(
