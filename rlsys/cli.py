@@ -59,12 +59,18 @@ def train(
     with sentences():
         from rlsys.config_loading import dump_config, load_config
         from rlsys.orchestration.inputs import check_inputs
-        from rlsys.orchestration.preflight import batch_table, check_local_gpus
+        from rlsys.orchestration.preflight import (
+            batch_table,
+            check_local_gpus,
+            evaluation_warning,
+        )
         from rlsys.orchestration.run_folder import check_resume, last_checkpoint
 
         config = load_config(config_file, overrides or [])
         check_resume(config)
         check_local_gpus(config)
+        if warning := evaluation_warning(config):
+            typer.echo(f"rlsys: warning: {warning}", err=True)
         if dry_run:
             console = terminal()
             console.print(batch_table(config))
