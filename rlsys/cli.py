@@ -6,7 +6,6 @@ What is heavy is imported inside the commands, so that help and refusals come at
 
 from __future__ import annotations
 
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -61,13 +60,19 @@ def train(
         from rlsys.config_loading import dump_config, load_config
         from rlsys.orchestration.inputs import check_inputs
         from rlsys.orchestration.metrics_sink import read_reference
-        from rlsys.orchestration.preflight import batch_table, check_local_gpus
+        from rlsys.orchestration.preflight import (
+            batch_table,
+            check_local_gpus,
+            evaluation_warning,
+        )
         from rlsys.orchestration.run_folder import check_resume, last_checkpoint
 
         config = load_config(config_file, overrides or [])
         check_resume(config)
         reference = read_reference(config.evaluation.reference)
         check_local_gpus(config)
+        if warning := evaluation_warning(config):
+            typer.echo(f"rlsys: warning: {warning}", err=True)
         if dry_run:
             console = terminal()
             console.print(batch_table(config))
@@ -148,9 +153,7 @@ def serve_environment(
         from rlsys.config_loading import load_config
         from rlsys.environments.economics.config import EconomicsServerConfig
 
-        # No file is an empty one.
-        path = config_file or Path(os.devnull)
-        config = load_config(path, overrides or [], EconomicsServerConfig)
+        config = load_config(config_file, overrides or [], EconomicsServerConfig)
         if find_spec("openenv") is None:
             raise UserError("serve-env needs OpenEnv; install it with pip install 'rlsys[env]'")
         from rlsys.environments.economics.server.application import serve

@@ -189,11 +189,18 @@ class EconomicsDialogue(DialogueSection):
     connection: ConnectionConfig = ConnectionConfig()
 
     @model_validator(mode="after")
-    def _tokenizer_is_the_servers(self) -> EconomicsDialogue:
+    def _counts_where_it_is_played(self) -> EconomicsDialogue:
+        given = {"tokenizer": self.episode.tokenizer, "trusted": self.episode.trusted}
+        for name, value in given.items():
+            if value:
+                raise ValueError(
+                    f"environment.episode.{name} {value!r} has no effect: training charges sampled "
+                    "ids, and a server counts as it was started; leave it out"
+                )
         if self.tokenizer_name is not None and self.url is None:
             raise ValueError(
-                f"tokenizer_name {self.tokenizer_name!r} is for a server; in the actors sampled "
-                "ids are charged: leave it out, or give a url"
+                f"environment.tokenizer_name {self.tokenizer_name!r} is for a server; in the "
+                "actors sampled ids are charged: leave it out, or give a url"
             )
         return self
 

@@ -11,6 +11,7 @@ from rlsys.config_base import NonNegativeInt, Section
 
 Mode = Literal["hard", "soft"]
 Rules = Literal["default", "compat"]
+CoefficientSet = Literal["D", "D2"]
 
 METAMATH_TYPES: Final = tuple(
     f"{family}_{kind}"
@@ -41,7 +42,7 @@ class ArithmeticCorpus(Section):
 
 
 class Table(Section):
-    """One data set of questions with worked solutions, and which of its columns means what."""
+    """One data set of questions with their answers, and which of its columns means what."""
 
     name: str
     """Hugging Face data set, or a label where `path` is given."""
@@ -51,8 +52,10 @@ class Table(Section):
     split: str = "train"
     question: str
     """Column with the question."""
-    solution: str
-    """Column with the worked solution, which holds the gold answer."""
+    solution: str | None = None
+    """Column with the worked solution, which states the gold answer."""
+    answer: str | None = None
+    """Column with nothing but the gold answer, in the place of `solution`."""
     type: str | None = None
     """Column with the question's type; rows of a type not in `types` are dropped."""
     types: tuple[str, ...] = Field(min_length=1)
@@ -61,7 +64,12 @@ class Table(Section):
     """Rows [first, end) read unless `prod` is on."""
 
     @model_validator(mode="after")
-    def _one_type(self) -> Table:
+    def _consistent(self) -> Table:
+        if (self.solution is None) == (self.answer is None):
+            raise ValueError(
+                f"{self.name}: solution is {self.solution!r} and answer is {self.answer!r}; name "
+                "one of them, the column with worked solutions or with plain answers"
+            )
         if self.type is None and len(self.types) != 1:
             raise ValueError(f"{self.name}: without a type column there is one type, not many")
         if self.window[0] >= self.window[1]:
@@ -104,7 +112,7 @@ class EconomicsConfig(Section):
     """`hard` stops at the budget, `soft` charges what lies beyond it."""
     rules: Rules = "default"
     """Reward rules; `compat` reproduces the published numbers, defects included."""
-    coefficients: Literal["D", "D2"] = "D"
+    coefficients: CoefficientSet = "D"
     """Published coefficient set."""
     budget_ratio: PositiveFloat = 4.0
     """Budget over the questions' own tokens, or over N * (min_tokens + max_tokens) / 2."""

@@ -49,12 +49,12 @@ def field_at(schema: type[Section], path: ConfigPath) -> FieldInfo | None:
 
 
 def explain(
-    error: ErrorDetails, schema: type[Section], file: str, overrides: Sequence[ConfigPath]
+    error: ErrorDetails, schema: type[Section], file: str | None, overrides: Sequence[ConfigPath]
 ) -> str:
     """One sentence for one pydantic error.
 
-    `file` is the configuration file's name and `overrides` the paths set on the command line: they
-    tell where the value came from.
+    `file` is the configuration file's name, None without one, and `overrides` the paths set on the
+    command line: they tell where the value came from.
     """
     path, owner, items = _locate(schema, error["loc"])
     dotted = ".".join(path) + items
@@ -71,7 +71,7 @@ def explain(
         case "value_error":
             reason = str(context["error"])
             where = "" if not dotted or dotted in reason else f"{dotted}: "
-            return f"{file}: {where}{reason}"
+            return f"{file or 'the command line'}: {where}{reason}"
         case "union_tag_invalid":
             tag, expected = context["tag"], context["expected_tags"]
             key = f"{dotted}.{context['discriminator'].strip(chr(39))}"
@@ -102,7 +102,9 @@ def _locate(
     return tuple(path), owner, items
 
 
-def _place(path: ConfigPath, file: str, overrides: Sequence[ConfigPath]) -> str:
+def _place(path: ConfigPath, file: str | None, overrides: Sequence[ConfigPath]) -> str:
+    if file is None:
+        return "on the command line"
     for override in overrides:
         if override[: len(path)] == path or path[: len(override)] == override:
             return "on the command line"

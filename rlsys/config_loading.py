@@ -46,18 +46,18 @@ for _side in (_Loader, _Dumper):
 @overload
 def load_config(path: Path, overrides: Sequence[str] = ...) -> RunConfig: ...
 @overload
-def load_config(path: Path, overrides: Sequence[str], schema: type[SchemaT]) -> SchemaT: ...
+def load_config(path: Path | None, overrides: Sequence[str], schema: type[SchemaT]) -> SchemaT: ...
 def load_config(
-    path: Path, overrides: Sequence[str] = (), schema: type[Section] = RunConfig
+    path: Path | None, overrides: Sequence[str] = (), schema: type[Section] = RunConfig
 ) -> Section:
-    """Read `path`, apply `overrides` and check the whole.
+    """Read `path`, apply `overrides` and check the whole. Without a path all is from `overrides`.
 
     A word that changes the kind of a section (`data.train.source=file`) drops those keys of the
     file that the new kind does not have.
 
     Raises ConfigError with one sentence a line: no file, no YAML, unknown keys, wrong values.
     """
-    tree = _read(path)
+    tree = {} if path is None else _read(path)
     words = sorted(map(_parse_override, overrides), key=lambda word: not _is_kind(schema, word[0]))
     for key_path, value in words:
         _assign(tree, key_path, value, schema)
@@ -68,7 +68,8 @@ def load_config(
     except ValidationError as error:
         paths = [key_path for key_path, _ in words]
         details = error.errors(include_url=False)
-        lines = [explain(detail, schema, str(path), paths) for detail in details]
+        file = None if path is None else str(path)
+        lines = [explain(detail, schema, file, paths) for detail in details]
         raise ConfigError("\n".join(lines)) from None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -41,9 +40,7 @@ def evaluate(
         from rlsys.environments.economics.plots import plot_results
         from rlsys.orchestration import economics_evaluation as evaluation
 
-        # No file is an empty one.
-        path = config_file or Path(os.devnull)
-        config = load_config(path, overrides or [], EconomicsEvaluationConfig)
+        config = load_config(config_file, overrides or [], EconomicsEvaluationConfig)
         console = terminal()
         raw = asyncio.run(
             evaluation.evaluate_agents(config, add or [], _local_model, console.print)

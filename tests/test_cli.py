@@ -141,6 +141,18 @@ def test_every_fault_has_a_line_of_its_own(config: Path) -> None:
     assert [line.split()[1] for line in result.stderr.splitlines()] == ["seed", "steps"]
 
 
+@pytest.mark.parametrize("options", [[], ["--dry-run"]], ids=["run", "dry run"])
+def test_evaluating_on_the_training_server_is_warned_of(config: Path, options: list[str]) -> None:
+    words = ["environment.type=economics", "algorithm.method=turn_grpo"]
+    words += ["environment.url=http://127.0.0.1:9"]
+    result = run_cli.invoke(app, ["train", str(config), *words, *options])
+    warning, refused = result.stderr.splitlines()
+    assert warning.startswith(
+        "rlsys: warning: evaluations play on the training server http://127.0"
+    )
+    assert "nobody answers at environment.url 'http://127.0.0.1:9'" in refused
+
+
 def test_a_dry_run_shows_the_batch_and_what_is_loaded(config: Path) -> None:
     result = run_cli.invoke(app, ["train", str(config), "--dry-run"])
     assert result.exit_code == 0, result.output

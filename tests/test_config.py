@@ -173,6 +173,16 @@ def test_an_override_that_switches_the_kind_drops_the_other_kinds_keys(tmp_path:
             {"batch": {"problems": 5, "optimizer_steps": 2}},
             "run.yaml: batch.problems 5 must be a multiple of batch.optimizer_steps 2",
         ),
+        (
+            {"environment": {"type": "economics", "episode": {"tokenizer": "nope/x"}}},
+            "run.yaml: environment.episode.tokenizer 'nope/x' has no effect: training charges "
+            "sampled ids, and a server counts as it was started; leave it out",
+        ),
+        (
+            {"environment": {"type": "economics", "episode": {"trusted": True}}},
+            "run.yaml: environment.episode.trusted True has no effect: training charges sampled "
+            "ids, and a server counts as it was started; leave it out",
+        ),
     ],
 )
 def test_a_refusal_names_the_value_the_place_and_the_remedy(
@@ -187,6 +197,21 @@ def test_a_fault_of_a_word_is_placed_on_the_command_line(tmp_path: Path) -> None
         "steps is 'x' on the command line but should be a valid integer\n"
         "unknown key 'batch.groupsize' on the command line; did you mean 'batch.group_size'?"
     )
+
+
+def test_without_a_file_every_fault_is_of_the_command_line() -> None:
+    def refused(*words: str) -> str:
+        with pytest.raises(ConfigError) as caught:
+            load_config(None, words, EconomicsServerConfig)
+        return str(caught.value)
+
+    assert refused("environment.total_budget=5").startswith(
+        "the command line: environment: a budget of 5 tokens is less than min_tokens 10"
+    )
+    assert refused("environment.port=5").startswith(
+        "unknown key 'environment.port' on the command line"
+    )
+    assert load_config(None, ["port=1"], EconomicsServerConfig).port == 1
 
 
 def test_words_that_are_no_overrides(tmp_path: Path) -> None:

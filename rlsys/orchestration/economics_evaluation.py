@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rich.table import Table
 
@@ -69,6 +69,8 @@ class _Course(NamedTuple):
     warmup: dict[int, Paper]
     counter: TokenCounter
     """Counts like the environment."""
+    data_source: str
+    """Where the environment has its questions from, in its words."""
 
 
 async def evaluate_agents(
@@ -85,11 +87,13 @@ async def evaluate_agents(
     goes away while they play.
     """
     strangers = _read_added(added, config.agents)
-    settings = config.model_dump(mode="json")
     raw: dict[str, Sequence[EpisodeResult]] = {}
     async with AsyncExitStack() as stack:
         agents = await _language_models(config, open_engine, stack)
         course = await _course(config) if config.agents else None
+        settings = _settings(config, course)
+        if course is not None:
+            say(f"questions: {course.data_source}")
         for name in config.agents:
             assert course is not None
             started = time.monotonic()
@@ -126,6 +130,14 @@ def results_table(raw: Raw) -> Table:
             f"{numbers['regret']['mean']:.2f}" if "regret" in numbers else "unknown",
         )
     return table
+
+
+def _settings(config: EconomicsEvaluationConfig, course: _Course | None) -> dict[str, Any]:
+    """What the file of results tells about how its episodes came about."""
+    settings: dict[str, Any] = config.model_dump(mode="json")
+    if config.url is not None:
+        del settings["environment"]["corpus"]  # the server's own is played, which data_source names
+    return settings if course is None else settings | {"data_source": course.data_source}
 
 
 def _read_added(paths: Sequence[Path], taken: Sequence[str]) -> dict[str, list[EpisodeResult]]:
@@ -179,13 +191,14 @@ async def _course(config: EconomicsEvaluationConfig) -> _Course:
     async with sessions() as session:
         seen = await session.reset(config.seed, options)
         _check_server(seen, config)
+        _check_types(seen, config)
         papers = await read_papers(session, config.seeds)
         warmup = await read_papers(session, warmup_seeds)
     if config.baselines:
-        _check_baselines(config, [*papers.values(), *warmup.values()])
+        _check_solver(config, [*papers.values(), *warmup.values()])
     unit = seen.counting_unit
     counter = WORDS if unit == WORDS.unit else load_counter(unit.removeprefix("tokens of "))
-    return _Course(sessions, options, papers, warmup, counter)
+    return _Course(sessions, options, papers, warmup, counter, seen.data_source)
 
 
 def _check_server(seen: EconomicsObservation, config: EconomicsEvaluationConfig) -> None:
@@ -193,6 +206,8 @@ def _check_server(seen: EconomicsObservation, config: EconomicsEvaluationConfig)
         ("mode", seen.budget_mode, config.environment.mode),
         ("problems", seen.num_questions, config.environment.problems),
         ("min_tokens", seen.min_tokens, config.environment.min_tokens),
+        ("rules", seen.rules, config.environment.rules),
+        ("coefficients", seen.coefficients, config.environment.coefficients),
     ):
         if theirs != ours:
             raise ConfigError(
@@ -201,12 +216,19 @@ def _check_server(seen: EconomicsObservation, config: EconomicsEvaluationConfig)
             )
 
 
-def _check_baselines(config: EconomicsEvaluationConfig, papers: Sequence[Paper]) -> None:
-    if "difficulty_oracle" in config.agents and any(None in paper.types for paper in papers):
+def _check_types(seen: EconomicsObservation, config: EconomicsEvaluationConfig) -> None:
+    if "difficulty_oracle" in config.agents and seen.problem_type is None:
+        hides, remedy = "the environment hides", "set environment.reveal_type=true"
+        if config.url is not None:
+            hides = f"the server at {config.url} hides"
+            remedy = "start it with rlsys serve-env environment.reveal_type=true"
         raise ConfigError(
-            "difficulty_oracle needs the types of the questions, which the environment hides; set "
-            "environment.reveal_type=true, or leave it out of agents"
+            f"difficulty_oracle needs the types of the questions, which {hides}; {remedy}, or "
+            "leave difficulty_oracle out of agents"
         )
+
+
+def _check_solver(config: EconomicsEvaluationConfig, papers: Sequence[Paper]) -> None:
     for paper in papers if config.solver == "adder" else ():
         for text in paper.texts:
             if not re.fullmatch(r"\d([+-]\d)*", text):

@@ -2,6 +2,7 @@
 
 batch_table     how a training step divides, for the eye
 check_model     the folder of a model, and how long its sequences may be
+evaluation_warning  whether evaluations leave the questions of training
 check_resources the cards and cores of a cluster (rlsys.orchestration.resources)
 """
 
@@ -12,7 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 
-from rlsys.config import AnytimeConfig, DialogueSection, ModelConfig, RunConfig
+from rlsys.config import (
+    AnytimeConfig,
+    DialogueSection,
+    EconomicsDialogue,
+    ModelConfig,
+    OpenEnvDialogue,
+    RunConfig,
+)
 from rlsys.config_reflection import ReflectionEpisodes
 from rlsys.data.prompts import resolve_model_path
 from rlsys.errors import ConfigError, ModelError
@@ -28,6 +36,7 @@ __all__ = [
     "check_model",
     "check_resources",
     "check_shares",
+    "evaluation_warning",
 ]
 
 CPU_HEAD_SIZES: Final = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -108,6 +117,22 @@ def check_batch(config: RunConfig) -> None:
             f"({batch.problems} problems x {batch.group_size} / {batch.optimizer_steps} steps), so "
             "some rank would idle; raise batch.problems or lower learner.ranks"
         )
+
+
+def evaluation_warning(config: RunConfig) -> str | None:
+    """Return a sentence if training evaluates on the server that it trains on, else None.
+
+    To name that server as the one of the evaluation too says that it is meant so.
+    """
+    env = config.environment
+    if not isinstance(env, EconomicsDialogue | OpenEnvDialogue):
+        return None
+    if env.url is None or env.evaluation_url is not None:
+        return None
+    return (
+        f"evaluations play on the training server {env.url}, so on questions of training; name a "
+        "server of held-out ones as environment.evaluation_url"
+    )
 
 
 def batch_table(config: RunConfig) -> Table:

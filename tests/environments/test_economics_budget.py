@@ -1,6 +1,12 @@
 """Budgets, token counts and the books: the three priorities, both units, the conservation law."""
 
 import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from hypothesis import given
@@ -140,6 +146,89 @@ def test_b5_code_beside_a_tokenizer_never_runs(tmp_path):
 def test_b6_a_tokenizer_that_fails_to_load_is_an_error(tmp_path):
     with pytest.raises(ModelError, match="cannot be loaded"):
         allowed_tokenizer(str(tmp_path), (str(tmp_path),))
+
+
+@pytest.fixture
+def hub(tmp_path):
+    """A hub with one tokenizer, down at first; `asked` counts requests for it."""
+    word_tokenizer(tmp_path)
+    body = (tmp_path / "tokenizer.json").read_bytes()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.server.asked += self.path.endswith("/tokenizer.json")
+            self.send_response(503 if self.server.down else 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("ETag", '"e"')
+            self.send_header("X-Repo-Commit", "c" * 40)
+            self.end_headers()
+
+        def do_GET(self):
+            self.do_HEAD()
+            self.wfile.write(body)
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.asked, server.down = 0, True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+ASKED_AGAIN_AND_AGAIN = """
+from rlsys.environments.economics import counting
+from rlsys.errors import ModelError
+
+def sentence():
+    try:
+        counting.load_tokenizer("some/one")
+    except ModelError as error:
+        return str(error)
+
+print(sentence() == sentence() == sentence(), sentence(), flush=True)
+input()
+print(sentence())
+counting.FAILURE_MEMORY_S = 0.0
+print(counting.load_tokenizer("some/one").count("a b"), flush=True)
+input()
+print(counting.TokenizerCounter("some/one").count("a b"), flush=True)
+"""
+
+
+def test_a_hub_that_is_away_is_asked_once_a_minute(hub, tmp_path):
+    # A process of its own, for the library reads where the hub is when it is imported.
+    hub_settings = {
+        "HF_ENDPOINT": f"http://127.0.0.1:{hub.server_port}",
+        "HF_HUB_CACHE": str(tmp_path / "cache"),
+        "HF_HUB_OFFLINE": "0",
+        "NO_PROXY": "127.0.0.1",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", ASKED_AGAIN_AND_AGAIN],
+        env=os.environ | hub_settings,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+
+        def go_on():
+            process.stdin.write("\n")
+            process.stdin.flush()
+
+        line = process.stdout.readline()
+        assert re.match("True tokenizer 'some/one' cannot be loaded .*503", line)
+        assert hub.asked == 1
+        hub.down = False
+        go_on()
+        assert "503" in process.stdout.readline()
+        assert process.stdout.readline() == "2\n"
+        hub.down, asked = True, hub.asked
+        go_on()
+        assert process.stdout.readline() == "2\n"
+        assert hub.asked == asked  # what was fetched before is read without the hub
 
 
 def test_books_of_a_capped_episode():

@@ -1,5 +1,6 @@
 """Corpus and sampler: golds of worked solutions, real loaders on local files, the even mix."""
 
+import gzip
 import json
 import re
 from collections import Counter
@@ -7,6 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from rlsys.environments.economics.config import (
     METAMATH_TYPES,
@@ -94,6 +96,39 @@ def test_parquet_files(tmp_path):
     datasets.Dataset.from_list(NUMINA_ROWS).to_parquet(str(path))
     table = Table(**DatasetsCorpus().tables[1].model_dump() | {"path": (path,)})
     assert len(load_corpus(DatasetsCorpus(tables=(table,)))) == 1
+
+
+def answers_table(tmp_path, answers, **columns):
+    """A table of a compressed local file with a plain answer a row."""
+    path = tmp_path / "plain.jsonl.gz"
+    rows = ({"problem": f"{i}?", "answer": answer} for i, answer in enumerate(answers))
+    path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    fields = {"name": "plain", "path": (path,), "question": "problem", "types": ("plain",)}
+    return Table(**fields | columns)
+
+
+@pytest.mark.parametrize(
+    ("answers", "golds"),
+    [
+        (["240", " 1,000. ", r"$\frac{1}{2}$", r"\boxed{5}", "#### 7"], None),
+        (["240", "", None, "9^{9^{9}}", "3"], ["240", "3"]),
+        ([240, None, 7], ["240", "7"]),
+        ([0.5, 2.25], ["0.5", "2.25"]),
+    ],
+    ids=["texts", "texts without an answer", "whole numbers", "fractions"],
+)
+def test_plain_answers_are_golds_as_they_stand(tmp_path, answers, golds):
+    table = answers_table(tmp_path, answers, answer="answer")
+    corpus = load_corpus(DatasetsCorpus(tables=(table,)))
+    expected = golds or ["240", "1,000", r"\frac{1}{2}", "5", "7"]
+    assert [question.gold for question in corpus.by_type["plain"]] == expected
+    assert corpus.skipped == len(answers) - len(expected)
+
+
+@pytest.mark.parametrize("columns", [{}, {"solution": "answer", "answer": "answer"}])
+def test_a_table_has_solutions_or_answers(tmp_path, columns):
+    with pytest.raises(ValidationError, match="name one of them"):
+        answers_table(tmp_path, ["1"], **columns)
 
 
 def test_b18_what_cannot_be_loaded_is_refused(tmp_path):

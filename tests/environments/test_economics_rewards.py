@@ -8,6 +8,7 @@ from rlsys.environments.economics.rewards import (
     D2,
     D,
     RewardParts,
+    coefficient_set,
     episode_bonus,
     reward_range,
     step_parts,
@@ -183,6 +184,29 @@ def test_b10_the_bonus_never_grows_with_spending(correct, spent, more):
 def test_b11_unreached_problems_cost_what_the_cheapest_wrong_answer_costs():
     assert unanswered_penalty(9, rules="compat") == 0.0
     assert unanswered_penalty(9) == near(9 * step_reward(False, 0, 2000, 10))
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: step_reward(True, 5, 100, 10, rules="new"), "rules is 'new' .* 'default' or 'co"),
+        (lambda: step_reward(True, 5, 100, 10, mode="firm"), "mode is 'firm' .* 'hard' or 'soft'"),
+        (lambda: step_parts(True, -5, 100, 10), "tokens is -5 but should be 0 or more"),
+        (lambda: step_parts(True, 5, 100, 10, spent_before=-1), "spent_before is -1 but"),
+        (lambda: episode_bonus(1, 5, 100, 10, rules="new"), "rules is 'new'"),
+        (lambda: episode_bonus(1, -5, 100, 10), "spent is -5 but"),
+        (lambda: episode_bonus(-1, 5, 100, 10), "correct is -1 but"),
+        (lambda: unanswered_penalty(1, rules="new"), "rules is 'new'"),
+        (lambda: unanswered_penalty(-1), "unanswered is -1 but"),
+        (lambda: reward_range(10, mode="firm"), "mode is 'firm'"),
+        (lambda: reward_range(10, rules="new"), "rules is 'new'"),
+        (lambda: reward_range(0), "problems is 0 but"),
+        (lambda: coefficient_set("D3"), "coefficients is 'D3' but should be 'D' or 'D2'"),
+    ],
+)
+def test_what_has_no_reward_is_refused(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call()
 
 
 def test_no_fair_share_leaves_correctness_alone():

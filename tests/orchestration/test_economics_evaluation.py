@@ -4,11 +4,13 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 
 import pytest
 from chat_server import chat_server
 from economics_server import Server, free_port
 from typer.testing import CliRunner
+from websockets.sync.server import serve
 
 from rlsys.cli import app
 from rlsys.environments.economics.evaluation_config import EconomicsEvaluationConfig
@@ -89,6 +91,54 @@ def test_a_served_environment_gives_the_same(tmp_path):
         server.stop()
 
 
+def test_a_server_with_other_rules_or_hidden_types_is_refused(tmp_path):
+    server = Server(ECONOMICS_RULES="compat", ECONOMICS_COEFFICIENTS="D2")
+    try:
+        config = settings(tmp_path, agents=("uniform", "difficulty_oracle"), url=server.url)
+
+        def playing(**changes):
+            environment = config.environment.model_copy(update=changes)
+            return config.model_copy(update={"environment": environment})
+
+        with pytest.raises(
+            UserError, match=r"environment.rules is default.* plays with compat; set"
+        ):
+            run(config)
+        with pytest.raises(UserError, match=r"environment.coefficients is D.* plays with D2; set"):
+            run(playing(rules="compat"))
+        likewise = playing(rules="compat", coefficients="D2")
+        remedy = (
+            r"the server at http.* hides; start it with rlsys serve-env environment.reveal_type"
+        )
+        with pytest.raises(UserError, match=remedy):
+            run(likewise)
+        assert not config.out.exists()
+        lines = []
+        likewise = likewise.model_copy(update={"agents": ("uniform",), "episodes": 1})
+        asyncio.run(evaluate_agents(likewise, [], None, lines.append))
+    finally:
+        server.stop()
+    source = "generated arithmetic, seed 0, training side"
+    recorded = json.loads((config.out / "results.json").read_text())["settings"]
+    assert recorded["data_source"] == source
+    assert "corpus" not in recorded["environment"]
+    assert lines[0] == f"questions: {source}"
+
+
+def test_observations_of_something_else_are_refused(tmp_path):
+    def reply(socket):
+        for _ in socket:
+            data = {"observation": {"question": "?"}, "reward": 0.0, "done": False}
+            socket.send(json.dumps({"type": "observation", "data": data}))
+
+    with serve(reply, "127.0.0.1", 0) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{other.socket.getsockname()[1]}"
+        with pytest.raises(UserError, match=r"none of this environment .remaining_budget: Field"):
+            run(settings(tmp_path, url=url))
+        other.shutdown()
+
+
 def test_endpoints_play_beside_baselines_and_only_if_asked(tmp_path):
     with chat_server() as chat:
         good = {"name": "good", "base_url": chat.base_url, "model": "m", "retries": 0}
@@ -143,9 +193,12 @@ REFUSED = {
     "agent": (["agents=[uniforn]"], "'uniforn', which is none of uniform, greedy_max, difficulty"),
     "twice": (["agents=[bandit, bandit]"], "agents names 'bandit' twice"),
     "nobody": (["agents=[]"], "there is nobody to evaluate"),
-    "bounds": (["min_allocation=900"], "min_allocation 900 exceeds max_allocation 800"),
+    "bounds": (["min_allocation=900"], "rlsys: the command line: min_allocation 900 exceeds max_"),
     "seed": (["seed=9007199254740991"], "seed 9007199254740991 leaves too few seeds"),
-    "types": (["environment.reveal_type=false"], "difficulty_oracle needs the types of the"),
+    "types": (
+        ["environment.reveal_type=false"],
+        "which the environment hides; set environment.reveal_type=true, or leave difficulty_oracle",
+    ),
     "budget": (["total_budget=5"], "total_budget 5 is less than 10"),
     "key": (["episode=5"], "unknown key 'episode' on the command line; did you mean 'episodes'"),
     "server": (["url=http://127.0.0.1:9"], "no economics server answers at http://127.0.0.1:9"),

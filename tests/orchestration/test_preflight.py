@@ -12,15 +12,18 @@ from rlsys.config import (
     ArithmeticData,
     BatchConfig,
     DataConfig,
+    EconomicsDialogue,
     EvaluationConfig,
     FileData,
     GenerationConfig,
     GradingConfig,
     LearnerConfig,
     ModelConfig,
+    OpenEnvDialogue,
     PromptConfig,
     RunConfig,
     SyncConfig,
+    TurnGrpoConfig,
 )
 from rlsys.data.tiny_model import TINY_ENVIRONMENT, build_tiny
 from rlsys.errors import ConfigError, DataError, ModelError, ResourceError
@@ -32,6 +35,7 @@ from rlsys.orchestration.preflight import (
     check_model,
     check_resources,
     check_shares,
+    evaluation_warning,
 )
 
 
@@ -253,3 +257,25 @@ def test_services_need_cores_of_a_cluster() -> None:
     check_resources(config, [{"CPU": 7.0}])
     with pytest.raises(ResourceError, match="grading actor 4 of 4"):
         check_resources(config, [{"CPU": 6.0}])
+
+
+URL, OTHER = "http://127.0.0.1:8000", "http://127.0.0.1:8001"
+TEXTS = {"observation_field": "text", "action_field": "text"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "warned"),
+    [
+        (TINY_ENVIRONMENT, False),
+        (EconomicsDialogue(), False),
+        (EconomicsDialogue(url=URL), True),
+        (EconomicsDialogue(url=URL, evaluation_url=OTHER), False),
+        (EconomicsDialogue(url=URL, evaluation_url=URL), False),
+        (OpenEnvDialogue(url=URL, **TEXTS), True),
+        (OpenEnvDialogue(url=URL, evaluation_url=OTHER, **TEXTS), False),
+    ],
+)
+def test_evaluations_on_the_training_server_are_warned_of(environment: Any, warned: bool) -> None:
+    changes = {} if environment is TINY_ENVIRONMENT else {"algorithm": TurnGrpoConfig()}
+    sentence = evaluation_warning(RunConfig(environment=environment, **changes))
+    assert (sentence is not None and URL in sentence) == warned

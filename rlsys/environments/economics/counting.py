@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from rlsys.assets import SHIPPED, shipped_path
 from rlsys.environments.economics.errors import RequestError
 from rlsys.errors import ModelError
+
+HUB_TIMEOUT_S: Final = 10.0
+"""How long the hub has to say where a tokenizer is; asked once, not again and again."""
+FAILURE_MEMORY_S: Final = 60.0
+"""How long a tokenizer that the hub did not give is not asked for again."""
+
+_FILE: Final = "tokenizer.json"
 
 
 class TokenCounter(Protocol):
@@ -66,11 +75,12 @@ class TokenizerCounter:
         self.unit = f"tokens of {name}"
         try:
             if name in SHIPPED:
-                tokenizer = Tokenizer.from_file(str(shipped_path(name) / "tokenizer.json"))
+                path = str(shipped_path(name) / _FILE)
             elif Path(name).is_dir():
-                tokenizer = Tokenizer.from_file(str(Path(name) / "tokenizer.json"))
+                path = str(Path(name) / _FILE)
             else:
-                tokenizer = Tokenizer.from_pretrained(name)
+                path = _hub_file(name)
+            tokenizer = Tokenizer.from_file(path)
         except Exception as error:  # the Rust library raises bare Exception
             reason = str(error).strip().partition("\n")[0]
             raise ModelError(
@@ -98,8 +108,41 @@ class TokenizerCounter:
 
 WORDS = WordCounter()
 
-load_tokenizer = lru_cache(maxsize=16)(TokenizerCounter)
-"""One tokenizer per name and process; they are read-only."""
+_loaded = lru_cache(maxsize=16)(TokenizerCounter)
+_failures: dict[str, tuple[float, str]] = {}
+"""Hub name to when it failed, and the sentence."""
+
+
+def load_tokenizer(name: str) -> TokenizerCounter:
+    """Return the counter of a tokenizer; one per name and process, for they are read-only.
+
+    A failure of the hub is answered with the same sentence, and at once, for FAILURE_MEMORY_S, so
+    that a network that comes back is noticed and one that stays away makes nobody wait.
+
+    Raises ModelError if it cannot be loaded.
+    """
+    failed_at, sentence = _failures.get(name, (-math.inf, ""))
+    if time.monotonic() - failed_at < FAILURE_MEMORY_S:
+        raise ModelError(sentence)
+    try:
+        return _loaded(name)
+    except ModelError as error:
+        if not Path(name).is_dir():  # folders fail fast, and may be mended meanwhile
+            _failures[name] = (time.monotonic(), str(error))
+        raise
+
+
+def _hub_file(name: str) -> str:
+    """Return the path of a hub tokenizer, from the cache of the hub if it is there."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return hf_hub_download(name, _FILE, local_files_only=True)
+    except LocalEntryNotFoundError:
+        # A download alone asks a hub that is away six times, for 23 s and more.
+        get_hf_file_metadata(hf_hub_url(name, _FILE), timeout=HUB_TIMEOUT_S)
+        return hf_hub_download(name, _FILE)
 
 
 def allowed_tokenizer(name: str, allowed: Sequence[str]) -> TokenCounter:

@@ -191,6 +191,8 @@ class EconomicsEnvironment(
             total_budget=episode.budget.tokens,
             budget_source=episode.budget.source,
             budget_mode=self.config.mode,
+            rules=self.config.rules,
+            coefficients=self.config.coefficients,
             counting_unit=episode.counter.unit,
             trusted=self.config.trusted,
             min_tokens=self.config.min_tokens,

@@ -8,7 +8,7 @@ from openenv.core.env_server import Action, Observation, State
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
-from rlsys.config_economics import Mode
+from rlsys.config_economics import CoefficientSet, Mode, Rules
 from rlsys.environments.economics.budget import BudgetSource
 from rlsys.environments.economics.episode import StopReason
 
@@ -84,6 +84,8 @@ class EconomicsObservation(Observation):  # type: ignore[misc]
     total_budget: Count = Field(description="Tokens of the whole episode.")
     budget_source: BudgetSource
     budget_mode: Mode
+    rules: Rules = Field(description="Of the reward.")
+    coefficients: CoefficientSet = Field(description="Coefficient set of the reward.")
     counting_unit: str = Field(description="What a token is here: of which tokenizer, or words.")
     trusted: bool = Field(description="Whether sampled_tokens is charged instead of a count.")
     min_tokens: Count = Field(description="Hard mode ends the episode when less is left.")

@@ -109,7 +109,8 @@ def _rows(table: Table, prod: bool) -> Iterable[Mapping[str, Any]]:
             f"data set {table.name!r}, split {split!r}, cannot be loaded ({reason}); check "
             "corpus.tables and the network, or choose corpus.source=arithmetic"
         ) from error
-    columns = [table.question, table.solution] + ([table.type] if table.type else [])
+    named = (table.question, table.solution, table.answer, table.type)
+    columns = [column for column in named if column is not None]
     for column in columns:
         if column not in rows.column_names:
             raise DataError(
@@ -124,12 +125,24 @@ def _questions(table: Table, rows: Iterable[Mapping[str, Any]]) -> Iterator[Ques
     """Yield a question per row, None for a row passed over."""
     for number, row in enumerate(rows):
         kind = row[table.type] if table.type else table.types[0]
-        text, solution = row[table.question], row[table.solution]
+        text = row[table.question]
         if kind not in table.types or not isinstance(text, str) or not text.strip():
             yield None
             continue
-        gold = solution_gold(solution) if isinstance(solution, str) else ""
+        gold = _gold(table, row)
         yield Question(f"{table.name}_{number}", text.strip(), gold, kind) if gold else None
+
+
+def _gold(table: Table, row: Mapping[str, Any]) -> str:
+    """The gold answer of a row, empty if it has none that can be compared."""
+    if table.answer is not None:
+        answer = row[table.answer]
+        # Columns of numbers may be such, and not texts.
+        plain = isinstance(answer, str | int | float) and not isinstance(answer, bool)
+        return _comparable(clean_gold(str(answer))) if plain else ""
+    assert table.solution is not None
+    solution = row[table.solution]
+    return solution_gold(solution) if isinstance(solution, str) else ""
 
 
 def solution_gold(solution: str) -> str:
@@ -143,4 +156,8 @@ def solution_gold(solution: str) -> str:
     if not mark:
         _, mark, tail = solution.rpartition("####")
     gold = clean_gold(tail.strip().partition("\n")[0]) if mark else extract_answer(solution)
-    return "" if gold is None or is_refused(normalise(gold)) else gold
+    return "" if gold is None else _comparable(gold)
+
+
+def _comparable(gold: str) -> str:
+    return "" if is_refused(normalise(gold)) else gold

@@ -27,9 +27,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
-from rlsys.config_economics import Mode, Rules
+from rlsys.config_economics import CoefficientSet, Mode, Rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +60,13 @@ D: Final = Coefficients(cost=0.05, efficiency=0.10, bonus=0.50, target=0.90, ove
 D2: Final = Coefficients(cost=0.05, efficiency=0.15, bonus=0.40, target=0.85, overspend=0.30)
 
 
-def coefficient_set(name: Literal["D", "D2"]) -> Coefficients:
-    """The published set of that name."""
-    return D if name == "D" else D2
+_SETS: Final[dict[CoefficientSet, Coefficients]] = {"D": D, "D2": D2}
+
+
+def coefficient_set(name: CoefficientSet) -> Coefficients:
+    """Return the published set of that name; ValueError if there is none."""
+    _check_choice("coefficients", name, CoefficientSet)
+    return _SETS[name]
 
 
 class RewardParts(NamedTuple):
@@ -97,8 +101,11 @@ def step_reward(
     """Return the reward of one answer, without the terms of the episode's end.
 
     `tokens` is the length of the answer. In hard mode no more than what `spent_before` leaves of
-    the budget is charged. A budget or a number of problems below 1 has no fair share, and only
-    correctness counts.
+    the budget is charged.
+
+    A budget or a number of problems below 1 has no fair share, and only correctness counts.
+
+    Raises ValueError for an unknown mode or unknown rules, and negative numbers of tokens.
 
     Example: step_reward(True, 100, 2000, 10) is 1 + 0.1 * (1 - 100/200) = 1.05
     """
@@ -125,7 +132,10 @@ def step_parts(
     rules: Rules = "default",
     coefficients: Coefficients = D,
 ) -> RewardParts:
-    """Return the terms of `step_reward`, each with its sign."""
+    """Return the terms of `step_reward`, each with its sign; raises what it raises."""
+    _check_choice("mode", mode, Mode)
+    _check_choice("rules", rules, Rules)
+    _check_least(0, tokens=tokens, spent_before=spent_before)
     k = coefficients
     correctness = k.right if correct else k.wrong
     if budget <= 0 or problems <= 0:
@@ -161,8 +171,12 @@ def episode_bonus(
     By default it never grows with `spent`: full up to the target utilisation, then less. It is a
     share of all N problems, reached or not, and 0 where budget or problems are below 1.
 
+    Raises ValueError for unknown rules, and negative `correct` or `spent`.
+
     Example: episode_bonus(10, 200, 2000, 10) is 0.5, and 0.1 under the compat rules
     """
+    _check_choice("rules", rules, Rules)
+    _check_least(0, correct=correct, spent=spent)
     if budget <= 0 or problems <= 0:
         return 0.0
     excess = spent / budget - coefficients.target
@@ -173,7 +187,12 @@ def episode_bonus(
 def unanswered_penalty(
     unanswered: int, *, rules: Rules = "default", coefficients: Coefficients = D
 ) -> float:
-    """Return what the problems earn that a hard stop left unreached; a free lunch in compat."""
+    """Return what the problems earn that a hard stop left unreached; a free lunch in compat.
+
+    Raises ValueError for unknown rules and a negative `unanswered`.
+    """
+    _check_choice("rules", rules, Rules)
+    _check_least(0, unanswered=unanswered)
     return coefficients.unanswered * unanswered if rules == "default" and unanswered else 0.0
 
 
@@ -187,7 +206,12 @@ def reward_range(
     """Return bounds that hold for every step's reward, whatever is answered.
 
     The lower one is -inf in soft compat, whose price of overspend has no bound.
+
+    Raises ValueError for an unknown mode or unknown rules, and less than one problem.
     """
+    _check_choice("mode", mode, Mode)
+    _check_choice("rules", rules, Rules)
+    _check_least(1, problems=problems)
     k = coefficients
     high = k.right + k.efficiency + k.bonus
     if mode == "soft":
@@ -199,3 +223,17 @@ def reward_range(
     wrong = k.wrong - cost + unanswered_penalty(longest, rules=rules, coefficients=k)
     right = k.right - cost - k.efficiency * longest
     return (wrong if rules == "default" else min(wrong, right), high)
+
+
+def _check_choice(name: str, value: str, choices: Any) -> None:
+    """Raise ValueError unless `value` is one of the texts of the Literal `choices`."""
+    known = get_args(choices)
+    if value not in known:
+        raise ValueError(f"{name} is {value!r} but should be {' or '.join(map(repr, known))}")
+
+
+def _check_least(least: int, **numbers: int) -> None:
+    """Raise ValueError for the first of `numbers` below `least`."""
+    for name, number in numbers.items():
+        if number < least:
+            raise ValueError(f"{name} is {number} but should be {least} or more")

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import NamedTuple, Protocol
 
+from pydantic import ValidationError
 from websockets.exceptions import WebSocketException
 
 from rlsys.config_economics import EconomicsConfig
@@ -73,7 +74,7 @@ def served_sessions(url: str) -> Sessions:
     """Return sessions with the server at `url`.
 
     Opening one raises EndpointError if nothing answers there; playing raises EpisodeLost if the
-    server goes away or refuses.
+    server goes away or refuses, EndpointError if its observations are not those of the environment.
     """
 
     @asynccontextmanager
@@ -140,3 +141,10 @@ def _losses(url: str) -> Iterator[None]:
         yield
     except (OSError, RuntimeError, WebSocketException) as error:  # RuntimeError: an error frame
         raise EpisodeLost(f"the economics server at {url} ended the session: {error}") from error
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        place = ".".join(map(str, fault["loc"]))
+        raise EndpointError(
+            f"an observation of {url} is none of this environment ({place}: {fault['msg']}); start "
+            "the server with rlsys serve-env of the same version"
+        ) from error
