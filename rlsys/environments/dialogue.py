@@ -115,7 +115,8 @@ class DialogueEnvironment:
                 trunk.add_observation(
                     self.renderer.render_next(turn.text, turn.facts, last_token=last)
                 )
-        trunk.bear(await _leave(session, turn))
+        if self.max_turns is None:
+            trunk.bear(await _leave(session, turn))
         return trunk.episode()
 
     def _room(self, turn: Turn, trunk: _Trunk) -> int:
@@ -153,7 +154,6 @@ async def _leave(session: TurnSession, turn: Turn) -> float:
     """Answer with nothing the questions that an episode has no room for, and return what they earn.
 
     Else an episode that outgrows the context would pay for none of them, and outgrowing it would.
-    An environment that counts no questions is left as it is.
     """
     earned = 0.0
     for _ in range(int(turn.facts.get("questions_remaining", 0))):
