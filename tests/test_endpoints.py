@@ -4,41 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
+from raw_server import Answer, raw_server
 
 from rlsys.config_parts import EndpointSection
 from rlsys.endpoints import EndpointFailure, Reply, ask, endpoint_client
-
-
-@contextmanager
-def server(body: str, content_type: str = "application/json") -> Iterator[str]:
-    """Answers every request with `body`; yields its base URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=http.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{http.server_address[1]}/v1"
-    finally:
-        http.shutdown()
-        http.server_close()
 
 
 def reply_to(body: str, content_type: str = "application/json") -> Reply:
@@ -47,7 +18,7 @@ def reply_to(body: str, content_type: str = "application/json") -> Reply:
         async with endpoint_client(section) as client:
             return await ask(client, "m", "1+1", temperature=0.0, max_tokens=4)
 
-    with server(body, content_type) as url:
+    with raw_server(lambda asked: Answer(body, content_type=content_type)) as url:
         return asyncio.run(one(url))
 
 

@@ -6,14 +6,14 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from raw_server import Answer, raw_server
 
 from rlsys.algorithms.reflection import ChunkedThought, chunk_thought
 from rlsys.data.tiny_model import tiny_tokenizer
@@ -222,31 +222,14 @@ def test_malformed_files_are_refused_with_their_row(tmp_path: Path) -> None:
         list(read_labels_file(path))
 
 
-@contextmanager
-def endpoint(respond: Callable[[dict[str, Any]], tuple[int, Any]]) -> Iterator[str]:
+def endpoint(respond: Callable[[dict[str, Any]], tuple[int, Any]]) -> AbstractContextManager[str]:
     """A server of chat completions; `respond` turns a request into status and body."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            status, reply = respond(body)
-            data = json.dumps(reply).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+    def answer(asked: dict[str, Any]) -> Answer:
+        status, reply = respond(asked)
+        return Answer(json.dumps(reply), status)
 
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
+    return raw_server(answer)
 
 
 def completion(content: str | None) -> dict[str, Any]:
