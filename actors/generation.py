@@ -203,9 +203,9 @@ class GenerationActor:
 
     async def close(self) -> None:
         """Shut the engine's processes down; they outlive the actor otherwise."""
-        if self._engine is not None:
-            self._engine.shutdown()
-            self._engine = None
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.shutdown()
 
     @contextmanager
     def _alive(self) -> Iterator[None]:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, WorkerCrashedError
 
 from actors.generation import EngineSpec, GenerationActor
 from rlsys.errors import EngineError
 from rlsys.types import Completion, GenerationRequest
 
+DEATHS: Final = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError)
+"""What Ray raises in the place of an answer; any other error is a mistake of ours."""
 RELOAD_PAUSE_S: Final = 30.0
 """After a model that could not be loaded again; what is asked meanwhile fails at once."""
 
@@ -42,8 +45,13 @@ class ReaderActor(GenerationActor):
             return await super().generate(requests)
         except EngineError:
             if self._engine is engine:  # the first of all requests in flight that hears of it
-                await self.close()
+                await self._drop()
             raise
+
+    async def _drop(self) -> None:
+        """Forget an engine that is of no more use, whether or not it still shuts down."""
+        with suppress(Exception):
+            await self.close()
 
     async def _load_again(self) -> None:
         """Load the engine unless it is there; a failure costs the asking, and not the run."""
@@ -56,7 +64,7 @@ class ReaderActor(GenerationActor):
                 await super().start()
             except Exception as error:  # a card that is still full, a process that was killed
                 self._reload_after = time.monotonic() + RELOAD_PAUSE_S
-                await self.close()
+                await self._drop()
                 raise EngineError(f"it could not be loaded again ({error})") from error
 
 
@@ -96,11 +104,7 @@ class ReaderPool:
                     requests
                 )
                 return result
-            except EngineError as failure:
-                error = failure
-            except RayTaskError:  # any other error of ours
-                raise
-            except RayError as failure:  # a dead actor, worker or node
+            except (EngineError, *DEATHS) as failure:
                 error = failure
             finally:
                 self._load[reader] -= work

@@ -183,9 +183,10 @@ class EconomicsDialogue(DialogueSection):
     `episode`, only problems, mode and total_budget are then used, and should be the server's."""
     evaluation_url: str | None = None
     """The server of the evaluation, with held-out questions; None takes `url`."""
-    tokenizer_name: str | None = None
+    tokenizer_name: Annotated[str, Field(min_length=1)] | None = None
     """Asked of a server that does not trust its clients: it counts with this tokenizer, which
-    should be the policy's. A trusting one charges sampled ids and needs none."""
+    should be the policy's, and without `episode.total_budget` it sets the budget by it, too. A
+    trusting one charges sampled ids and needs none."""
     connection: ConnectionConfig = ConnectionConfig()
 
     @model_validator(mode="after")

@@ -99,7 +99,8 @@ class ReflectionReward(Section):
 
     tokens_per_reflection: PositiveFloat = 225.09
     """The rarest that is often enough: a fifth of the starting policy's thoughts reflect more
-    rarely (rlsys.algorithms.reflection.reflection_threshold)."""
+    rarely. `rlsys reflection rows` tells the number of a policy, as `environment.reflections`
+    counts; the default is the published one, of a 7B model and `mode: published`."""
     scale: Literal["code", "paper"] = "code"
     """`code` pays 0 to 1, `paper` -1 to 0; a group's advantages are the same."""
     weight: PositiveFloat = 1.0

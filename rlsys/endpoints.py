@@ -61,7 +61,7 @@ async def ask(
             temperature=temperature,
             max_tokens=max_tokens,
         )
-    except (OpenAIError, ValueError) as error:  # ValueError: a body that is no JSON
+    except (OpenAIError, ValueError, RecursionError) as error:  # the last two: no JSON, or too deep
         raise EndpointFailure(_reason(error)) from error
     return _reply(completion)
 
@@ -80,6 +80,10 @@ def _reply(completion: Any) -> Reply:
 
 
 def _text(value: object) -> str:
+    """A text, or a list of parts of which some are texts."""
+    if isinstance(value, list):
+        texts = (part.get("text") for part in value if isinstance(part, dict))
+        return "".join(text for text in texts if isinstance(text, str))
     return value if isinstance(value, str) else ""
 
 

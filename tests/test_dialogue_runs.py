@@ -106,9 +106,8 @@ def test_other_peoples_environment_is_trained_on(start: Start, tmp_path: Path) -
     subprocess.run(openenv, check=True, capture_output=True)
     server = Server(folder=tmp_path / "parrot")
     try:
-        command = start(
-            f"environment.url={server.url}", "steps=1", "evaluation.problems=1", config=OPENENV
-        )
+        urls = (f"environment.{key}={server.url}" for key in ("url", "evaluation_url"))
+        command = start(*urls, "steps=1", "evaluation.problems=1", config=OPENENV)
         assert command.wait() == 0, command.output
     finally:
         server.stop()

@@ -33,7 +33,7 @@ def message(**fields: object) -> str:
         (message(content="2", reasoning_content="1 and 1"), Reply("2", "1 and 1")),
         (message(content="2", reasoning="1 and 1"), Reply("2", "1 and 1")),
         (message(content=None), Reply("", "")),
-        (message(content=[{"type": "text", "text": "2"}], reasoning=3), Reply("", "")),
+        (message(content=[{"type": "text", "text": "2"}, 3, {}], reasoning=3), Reply("2", "")),
         ('{"choices": []}', Reply("", "")),
     ],
 )
@@ -48,6 +48,7 @@ def test_what_is_there_is_read(body: str, reply: Reply) -> None:
         "{broken",
         "null",
         "[]",
+        "[" * 100_000,
         '"text"',
         "{}",
         '{"choices": null}',
@@ -60,7 +61,7 @@ def test_what_is_there_is_read(body: str, reply: Reply) -> None:
     ],
 )
 def test_anything_else_is_a_failure(body: str) -> None:
-    with pytest.raises(EndpointFailure, match=r"JSONDecodeError|no chat completion"):
+    with pytest.raises(EndpointFailure, match=r"JSONDecodeError|RecursionError|no chat completion"):
         reply_to(body)
 
 

@@ -102,7 +102,10 @@ class EconomicsDialect:
 
     @property
     def observation_fields(self) -> tuple[str, ...]:
-        """Those of the published original, so that its servers can be played too."""
+        """Those of the published original, so that its servers can be played too.
+
+        With the policy's tokenizer in `reset_options`; see `objection`.
+        """
         return ("question", "remaining_budget", "questions_remaining", "step_idx", "history")
 
     @property
@@ -111,10 +114,15 @@ class EconomicsDialect:
         return "response"
 
     def objection(self, first: Fields) -> str | None:
-        """Where a server counts in a unit of its own, no budget is one of sampled ids."""
-        if first.get("trusted", False) or "tokenizer_name" in self.reset_options:
+        """Where a server counts in a unit of its own, no budget is one of sampled ids.
+
+        The published original does not say in what it counts, and is believed.
+        """
+        name = self.reset_options.get("tokenizer_name")
+        wanted, unit = f"tokens of {name}", first.get("counting_unit")
+        if first.get("trusted", False) or (name and unit in (wanted, None)):
             return None
-        unit = first.get("counting_unit", "a unit of its own")
+        unit = unit or "a unit of its own"
         return (
             f"it counts text itself (in {unit}), so no budget is charged for sampled ids; start it "
             "with `rlsys serve-env environment.trusted=true`, or set environment.tokenizer_name to "

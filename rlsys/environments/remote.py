@@ -44,6 +44,7 @@ class RemoteEnvironment:
     ask for no more sessions than it serves, since who comes too late waits and asks again.
 
     Example:
+        # rlsys serve-env environment.trusted=true
         environment = RemoteEnvironment("http://127.0.0.1:8000", EconomicsDialect())
         await environment.check()
         async with environment.session() as session:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,8 @@ from rlsys.errors import CheckpointError
 from rlsys.orchestration.protocols import FinishedGroup, Learner
 
 FORMAT = 1
+OWN = re.compile(r"step-\d+|\.step-\d+\.partial")
+"""Names of folders that are written here, whole or not; what else lies there is the user's."""
 
 
 class GroupFiles(Protocol):
@@ -76,15 +79,14 @@ class CheckpointStore:
     def _prune(self) -> None:
         """Delete all but the newest `keep`, and whatever a kill left of a save or a deletion."""
         kept = {f"step-{step}" for step in self._steps()[-self._keep :]}
-        for pattern in ("step-*", ".step-*.partial"):
-            for folder in self._folder.glob(pattern):
-                if folder.name not in kept:
-                    _delete(folder)
+        for folder in self._folder.iterdir():
+            if OWN.fullmatch(folder.name) and folder.name not in kept:
+                _delete(folder)
 
     def _steps(self) -> list[int]:
         """Steps of the complete checkpoints, oldest first."""
-        folders = self._folder.glob("step-*/state.json")
-        return sorted(int(f.parent.name.removeprefix("step-")) for f in folders)
+        names = (f.parent.name for f in self._folder.glob("step-*/state.json"))
+        return sorted(int(name.removeprefix("step-")) for name in names if OWN.fullmatch(name))
 
 
 def _delete(folder: Path) -> None:

@@ -116,10 +116,10 @@ def read_reference(run_dir: Path | None) -> Evaluation | None:
     return found[0]
 
 
-def token_ratios(numbers: Mapping[str, float], reference: Mapping[str, float]) -> dict[str, float]:
+def length_ratios(numbers: Mapping[str, float], reference: Mapping[str, float]) -> dict[str, float]:
     """Return lengths in percent of the reference's: thoughts, whole responses, by difficulty.
 
-    Example: token_ratios({"thought/length": 30}, {"thought/length": 40}) == {"token_ratio": 75.0}
+    Example: length_ratios({"thought/length": 30}, {"thought/length": 40}) == {"token_ratio": 75.0}
     """
     names = {THOUGHT_LENGTH: TOKEN_RATIO, RESPONSE_LENGTH: f"{TOKEN_RATIO}/response"}
     by_difficulty = f"{THOUGHT_LENGTH}/"

@@ -26,8 +26,8 @@ from rlsys.orchestration.metrics_sink import (
     METRICS,
     Evaluation,
     MetricsSink,
+    length_ratios,
     read_evaluations,
-    token_ratios,
 )
 from rlsys.orchestration.run_folder import CONFIG
 from rlsys.orchestration.tables import evaluation_table
@@ -96,7 +96,7 @@ class Reporter:
             row[f"{EVALUATION}mean"] = fmean(curve.values())
         sink = self._open()
         reference = self._reference_numbers(numbers)
-        row |= {f"{EVALUATION}{n}": v for n, v in token_ratios(numbers, reference).items()}
+        row |= {f"{EVALUATION}{n}": v for n, v in length_ratios(numbers, reference).items()}
         sink.write(step, row)
         self._write_samples(f"evaluation-{step}", episodes)
         self._print(f"evaluation after step {step}: {_evaluation_line(numbers)}")

@@ -33,8 +33,9 @@ free: a run that broke off is continued with a smaller learning rate."""
 
 def last_checkpoint(run_dir: Path) -> int:
     """Step of the newest complete checkpoint in `run_dir`, 0 if there is none."""
-    found = (run_dir / CHECKPOINTS).glob("step-*/state.json")
-    return max((int(path.parent.name.removeprefix("step-")) for path in found), default=0)
+    found = (path.parent.name for path in (run_dir / CHECKPOINTS).glob("step-*/state.json"))
+    steps = (name.removeprefix("step-") for name in found)
+    return max((int(step) for step in steps if step.isdecimal()), default=0)
 
 
 def check_resume(config: RunConfig) -> None:

@@ -117,20 +117,21 @@ class Workplace:
         return self.config.run_dir / "evaluation" if held_out else self.config.run_dir
 
     def claim(self) -> None:
-        """Note down what the thoughts depend on; a folder with others' thoughts is refused.
+        """Note down what thoughts and labels depend on; a folder with others is refused.
 
         Raises:
-            ConfigError: the folder holds thoughts of other settings.
+            ConfigError: the folder holds thoughts or labels of other settings.
         """
         sections = {"seed", "policy", "data", "environment", "samples", "cut_share"}
         wanted = self.config.model_dump(mode="json", include=sections)
+        wanted["teacher.gold"] = getattr(self.config.teacher, "gold", True)
         path = self.config.run_dir / "thoughts.json"
         if path.is_file():
-            there = json.loads(path.read_text("utf-8"))
-            changed = [key for key in sorted(sections) if there.get(key) != wanted[key]]
+            there = {"teacher.gold": True} | json.loads(path.read_text("utf-8"))
+            changed = [key for key in sorted(wanted) if there.get(key) != wanted[key]]
             if changed:
                 raise ConfigError(
-                    f"run_dir {str(self.config.run_dir)!r} holds thoughts of another "
+                    f"run_dir {str(self.config.run_dir)!r} holds thoughts or labels of another "
                     f"{' and '.join(changed)}; restore that, or name another run_dir"
                 )
             return

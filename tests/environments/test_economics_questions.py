@@ -113,7 +113,7 @@ def answers_table(tmp_path, answers, **columns):
         (["240", " 1,000. ", r"$\frac{1}{2}$", r"\boxed{5}", "#### 7"], None),
         (["240", "", None, "9^{9^{9}}", "3"], ["240", "3"]),
         ([240, None, 7], ["240", "7"]),
-        ([0.5, 2.25], ["0.5", "2.25"]),
+        ([0.5, None, 2.25], ["0.5", "2.25"]),
     ],
     ids=["texts", "texts without an answer", "whole numbers", "fractions"],
 )

@@ -83,6 +83,16 @@ def test_what_a_kill_left_of_a_deletion_or_a_save_goes_with_the_next_save(tmp_pa
     assert [p.name for p in tmp_path.iterdir()] == ["step-4"]
 
 
+def test_what_else_lies_there_is_the_users(tmp_path: Path) -> None:
+    save(store(tmp_path), 1)
+    (tmp_path / "step-1").rename(tmp_path / "step-1-best")
+    (tmp_path / "step-2.tar").write_text("")
+    save(store(tmp_path, keep=1), 3)
+    save(store(tmp_path, keep=1), 4)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-1-best", "step-2.tar", "step-4"]
+    assert store(tmp_path).latest() == (4, tmp_path / "step-4")
+
+
 def test_a_folder_without_its_last_file_is_no_checkpoint(tmp_path: Path) -> None:
     save(store(tmp_path), 3)
     save(store(tmp_path), 5)

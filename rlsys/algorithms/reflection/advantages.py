@@ -29,13 +29,12 @@ def repair_sources(accuracy: ArrayLike) -> NDArray[np.int64]:
 
     A revision that is not right is replaced by its original, everything about it: the group keeps
     its size, and a failed revision never makes an overthinking tail look good. Apply it to
-    accuracies, tokens and rewards alike:
+    accuracies and tokens, and take rewards from what they are then (`rea.pair_advantages`):
 
-        rewards[repair_sources(accuracy)]
+        accuracy[repair_sources(accuracy)]
 
-    The released code takes rewards before the replacement. For refined length rewards that is the
-    same; for `length` a wrong short revision would move the shortest (`rea.pair_advantages` takes
-    them afterwards).
+    The released code takes rewards first and replaces them, too. For refined length rewards that is
+    the same; with `length` a wrong short revision would move the shortest.
 
     Args:
         accuracy: [R] of rows o1 r1 o2 r2 ... before any replacement.

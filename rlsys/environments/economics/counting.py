@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -111,6 +113,7 @@ WORDS = WordCounter()
 _loaded = lru_cache(maxsize=16)(TokenizerCounter)
 _failures: dict[str, tuple[float, str]] = {}
 """Hub name to when it failed, and the sentence."""
+_asking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
 def load_tokenizer(name: str) -> TokenizerCounter:
@@ -121,15 +124,16 @@ def load_tokenizer(name: str) -> TokenizerCounter:
 
     Raises ModelError if it cannot be loaded.
     """
-    failed_at, sentence = _failures.get(name, (-math.inf, ""))
-    if time.monotonic() - failed_at < FAILURE_MEMORY_S:
-        raise ModelError(sentence)
-    try:
-        return _loaded(name)
-    except ModelError as error:
-        if not Path(name).is_dir():  # folders fail fast, and may be mended meanwhile
-            _failures[name] = (time.monotonic(), str(error))
-        raise
+    with _asking[name]:  # sessions reset in threads of their own, many at once
+        failed_at, sentence = _failures.get(name, (-math.inf, ""))
+        if time.monotonic() - failed_at < FAILURE_MEMORY_S:
+            raise ModelError(sentence)
+        try:
+            return _loaded(name)
+        except ModelError as error:
+            if not Path(name).is_dir():  # folders fail fast, and may be mended meanwhile
+                _failures[name] = (time.monotonic(), str(error))
+            raise
 
 
 def _hub_file(name: str) -> str:

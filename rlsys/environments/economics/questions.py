@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -138,7 +139,8 @@ def _gold(table: Table, row: Mapping[str, Any]) -> str:
     if table.answer is not None:
         answer = row[table.answer]
         # Columns of numbers may be such, and not texts.
-        plain = isinstance(answer, str | int | float) and not isinstance(answer, bool)
+        number = isinstance(answer, int | float) and not isinstance(answer, bool)
+        plain = isinstance(answer, str) or (number and math.isfinite(answer))
         return _comparable(clean_gold(str(answer))) if plain else ""
     assert table.solution is not None
     solution = row[table.solution]

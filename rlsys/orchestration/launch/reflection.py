@@ -47,6 +47,7 @@ from rlsys.reflection.rows import (
 )
 from rlsys.reflection.teacher import (
     ArithmeticTeacher,
+    Labelling,
     ModelTeacher,
     Teacher,
     label_thoughts,
@@ -67,11 +68,17 @@ def label(config: ReflectionConfig, say: Say) -> None:
 
     Raises:
         ResourceError: the teacher's endpoint does not answer, found before anything is sampled.
-        EngineError: the teacher stopped answering; what it has labelled is kept.
+        EngineError: the teacher stopped answering, or gave no answer about some thoughts; what it
+            has labelled is kept.
     """
     place = _load(config)
     _check_teacher(config)
-    _labelled(place, held_out=False, say=say)
+    state = _labelled(place, held_out=False, say=say)
+    if state.failed:
+        raise EngineError(
+            f"{state.failed:,} thoughts have no labels ({state.last_error}); the same command asks "
+            "about them again"
+        )
 
 
 def rows(config: ReflectionConfig, say: Say) -> None:
@@ -151,8 +158,8 @@ async def _check_endpoint(teacher: EndpointTeacher) -> None:
         await chat.close()
 
 
-def _labelled(place: Workplace, *, held_out: bool, say: Say) -> None:
-    """Sample and label what is not sampled and labelled yet."""
+def _labelled(place: Workplace, *, held_out: bool, say: Say) -> Labelling:
+    """Sample and label what is not sampled and labelled yet; return what came of the latter."""
     config, folder = place.config, place.folder(held_out=held_out)
     samples, cut_share = config.samples, config.cut_share
     if held_out:
@@ -170,10 +177,10 @@ def _labelled(place: Workplace, *, held_out: bool, say: Say) -> None:
 
         with ray_session(_policy_bundles(config)):
             run(sample())
-    _run_teacher(place, folder, say)
+    return _run_teacher(place, folder, say)
 
 
-def _run_teacher(place: Workplace, folder: Path, say: Say) -> None:
+def _run_teacher(place: Workplace, folder: Path, say: Say) -> Labelling:
     """Label the thoughts of a folder that have no labels yet."""
     teacher = place.config.teacher
     at_once = (
@@ -185,9 +192,9 @@ def _run_teacher(place: Workplace, folder: Path, say: Say) -> None:
         else nullcontext()
     )
 
-    async def work() -> None:
+    async def work() -> Labelling:
         async with _teacher(place) as known:
-            state = await label_thoughts(
+            return await label_thoughts(
                 known,
                 read_thoughts(folder / "thoughts.jsonl"),
                 place.chunk,
@@ -195,16 +202,12 @@ def _run_teacher(place: Workplace, folder: Path, say: Say) -> None:
                 at_once=at_once,
                 give_up_after=GIVE_UP_AFTER * at_once,
             )
-        counts = {"thoughts": state.labelled, "there already": state.skipped}
-        say(_sentence("labelled", counts | {"failed": state.failed} | state.bad))
-        if state.failed:
-            raise EngineError(
-                f"{state.failed:,} thoughts have no labels ({state.last_error}); the same command "
-                "asks about them again"
-            )
 
     with session:
-        run(work())
+        state = run(work())
+    counts = {"thoughts": state.labelled, "there already": state.skipped}
+    say(_sentence("labelled", counts | {"failed": state.failed} | state.bad))
+    return state
 
 
 @asynccontextmanager
