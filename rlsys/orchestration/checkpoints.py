@@ -60,7 +60,7 @@ class CheckpointStore:
 
     def latest(self) -> tuple[int, Path] | None:
         """Step and folder of the newest complete checkpoint, or None."""
-        steps = self._steps()
+        steps = complete_steps(self._folder)
         if not steps:
             return None
         folder = self._folder / f"step-{steps[-1]}"
@@ -78,15 +78,16 @@ class CheckpointStore:
 
     def _prune(self) -> None:
         """Delete all but the newest `keep`, and whatever a kill left of a save or a deletion."""
-        kept = {f"step-{step}" for step in self._steps()[-self._keep :]}
+        kept = {f"step-{step}" for step in complete_steps(self._folder)[-self._keep :]}
         for folder in self._folder.iterdir():
             if OWN.fullmatch(folder.name) and folder.name not in kept:
                 _delete(folder)
 
-    def _steps(self) -> list[int]:
-        """Steps of the complete checkpoints, oldest first."""
-        names = (f.parent.name for f in self._folder.glob("step-*/state.json"))
-        return sorted(int(name.removeprefix("step-")) for name in names if OWN.fullmatch(name))
+
+def complete_steps(folder: Path) -> list[int]:
+    """Steps of the complete checkpoints in a folder, oldest first."""
+    names = (file.parent.name for file in folder.glob("step-*/state.json"))
+    return sorted(int(name.removeprefix("step-")) for name in names if OWN.fullmatch(name))
 
 
 def _delete(folder: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from rlsys.config import RunConfig
 from rlsys.config_loading import load_config
 from rlsys.errors import ConfigError
+from rlsys.orchestration.checkpoints import complete_steps
 
 CONFIG = "config.yaml"
 CHECKPOINTS = "checkpoints"
@@ -33,9 +34,7 @@ free: a run that broke off is continued with a smaller learning rate."""
 
 def last_checkpoint(run_dir: Path) -> int:
     """Step of the newest complete checkpoint in `run_dir`, 0 if there is none."""
-    found = (path.parent.name for path in (run_dir / CHECKPOINTS).glob("step-*/state.json"))
-    steps = (name.removeprefix("step-") for name in found)
-    return max((int(step) for step in steps if step.isdecimal()), default=0)
+    return max(complete_steps(run_dir / CHECKPOINTS), default=0)
 
 
 def check_resume(config: RunConfig) -> None:

@@ -38,6 +38,7 @@ from rlsys.orchestration.loop import Parts, StopSignal, unless_stopped
 from rlsys.orchestration.loop import train as run_loop
 from rlsys.orchestration.protocols import Reporter
 from rlsys.orchestration.resources import SERVICE_CPUS, beside
+from rlsys.orchestration.run_folder import CHECKPOINTS
 from rlsys.orchestration.weight_sync import WeightSync
 
 
@@ -84,7 +85,7 @@ async def _train(config: RunConfig, inputs: Inputs, reporter: Reporter) -> bool:
     for sign in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(sign, stop.set)
     files = ObjectStoreFiles()
-    checkpoints = CheckpointStore(config.run_dir / "checkpoints", config.checkpoint.keep, files)
+    checkpoints = CheckpointStore(config.run_dir / CHECKPOINTS, config.checkpoint.keep, files)
     resumed = checkpoints.latest()
     async with AsyncExitStack() as stack:
         starting = stack.enter_async_context(_processes(config, inputs))
