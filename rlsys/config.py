@@ -629,8 +629,10 @@ class SftConfig(Section):
 class TraceHabits(Section):
     """How arithmetic is written out in supervised traces (rlsys.data.traces)."""
 
+    silent: Share = 0.0
+    """Traces that answer at once, without a thought."""
     terse: Share = 0.25
-    """Traces that write running totals only."""
+    """Traces that write running totals only; like the rest, of those that think."""
     check: Share = 0.0
     """Steps of a verbose chain that are done once more right away, without a slip."""
     recheck: Share = 0.5

@@ -95,7 +95,7 @@ class ArithmeticRows:
     def _sample(self, problem: Problem, rng: np.random.Generator) -> Sample:
         trace = draw_trace(problem, rng, self._habits)
         thought, forced, answer = self._ids(trace.thought), self._header, trace.answer
-        if rng.random() < CUT_SHARE:
+        if len(thought) and rng.random() < CUT_SHARE:
             cut = int(rng.integers(1, len(thought) + 1))
             right = rng.random() < CUT_RIGHT_SHARE
             answer = trace.problem.answer if right else trace.stands_at(cut)

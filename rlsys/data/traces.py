@@ -6,7 +6,8 @@ for the total is already known. Some steps of a first chain slip by one and a re
 so re-checking is worth something, only rarely what it costs. A terse trace is as good as a verbose
 one at a third of the tokens: that is what budgets can teach. With `TraceHabits.check`, steps of a
 verbose chain are also done once more right away (`3+8=12?3+8=11;11-2=9`): reflection on the way to
-the answer, which a thought that is cut at its first answer keeps.
+the answer, which a thought that is cut at its first answer keeps. With `TraceHabits.silent`, traces
+have no thought: the answer comes at once, which a small model gets right for few numbers only.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rlsys.config import TraceHabits
 from rlsys.data.arithmetic import signed_terms
 from rlsys.types import Problem
 
-Style = Literal["terse", "verbose"]
+Style = Literal["silent", "terse", "verbose"]
 Bools = NDArray[np.bool_]
 
 MOST_RECHECKS: Final = 3
@@ -97,9 +98,11 @@ def draw_trace(problem: Problem, rng: np.random.Generator, habits: TraceHabits) 
     terms = signed_terms(problem.text)
     slips = [_slip(draw, habits.slip) for draw in rng.random(len(terms) - 1)]
     nothing = [0] * len(slips)
+    # Without a habit nothing is drawn for it: traces of older seeds stay as they are.
+    if habits.silent and rng.random() < habits.silent:
+        return Trace(problem, "silent", (Step("", sum(terms), concludes=True),))
     if rng.random() < habits.terse:
         return Trace(problem, "terse", _chain(terms, slips, nothing, verbose=False))
-    # Without the habit nothing is drawn for it: traces of older seeds stay as they are.
     checks = rng.random(len(slips)) < habits.check if habits.check else nothing
     first, *rest = _chain(terms, nothing, nothing, verbose=True)
     recheck = (first._replace(text=RECHECK_MARK + first.text), *rest)

@@ -169,3 +169,15 @@ def test_checks_are_as_frequent_as_announced_and_mend_what_they_check() -> None:
     right = np.mean([t.answer == t.problem.answer for t in traces])
     slips = 0.1 * 0.7  # two of them may cancel, once in a while
     assert right == pytest.approx((1 - slips) ** 5, abs=0.04)
+
+
+def test_silent_traces_answer_at_once_and_leave_the_other_habits_alone() -> None:
+    rng = np.random.default_rng(4)
+    habits = TraceHabits(silent=0.5, terse=0.8, slip=0)
+    traces = [draw_trace(p, rng, habits) for p in arithmetic_problems(ArithmeticData(size=2000))]
+    silent = [trace for trace in traces if trace.style == "silent"]
+    assert len(silent) / 2000 == pytest.approx(0.5, abs=0.04)
+    assert {trace.thought for trace in silent} == {""}
+    assert all(trace.answer == trace.problem.answer == trace.stands_at(0) for trace in silent)
+    terse = sum(trace.style == "terse" for trace in traces)
+    assert terse / (2000 - len(silent)) == pytest.approx(0.8, abs=0.04)

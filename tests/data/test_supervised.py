@@ -96,6 +96,16 @@ def test_shares_of_cut_rows_and_of_right_answers() -> None:
     assert np.mean(whole) == pytest.approx(1 - wrong, abs=0.015)
 
 
+def test_a_silent_row_is_never_cut_and_ends_its_thought_at_once() -> None:
+    data = ArithmeticTraces(habits=TraceHabits(silent=1))
+    for sample in ArithmeticRows(data, TOKENIZER).samples(step=0, count=64):
+        prompt, thought, _, answer = texts(sample)
+        assert thought == "</think>"
+        assert int(answer.removesuffix("}<eos>")) == eval(
+            prompt.removeprefix("<bos>").removesuffix("=<think>")
+        )
+
+
 def test_rows_depend_on_seed_and_step_alone() -> None:
     rows = ArithmeticRows(ArithmeticTraces(seed=1), TOKENIZER)
     again = ArithmeticRows(ArithmeticTraces(seed=1), TOKENIZER)
