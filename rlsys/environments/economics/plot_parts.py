@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito (2008): told apart by colour-blind readers too.
-COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Okabe and Ito (2008), then three of Paul Tol's: told apart by colour-blind readers too.
+COLOURS: Final = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
+    *("#882255", "#999933", "#332288"),
+)
 GREY: Final = "#777777"
 STYLE: Final = {
     "figure.dpi": 150,
