@@ -289,8 +289,8 @@ class TurnGrpoConfig(Section):
     method: Literal["turn_grpo"] = "turn_grpo"
     credit: Literal["episode", "turn"] = "turn"
     """Return of a reply: the whole episode's (as published), or the rewards from it on."""
-    discount: Fraction = 1.0
-    """Factor per turn on rewards that come later; only with credit `turn`."""
+    discount: Share = 1.0
+    """Factor per turn on rewards that come later, 0 for none of them; only with credit `turn`."""
     scale: Literal["none", "std"] = "none"
     """`std` divides by the standard deviation of the returns that are compared."""
 

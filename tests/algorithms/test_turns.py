@@ -47,7 +47,7 @@ def test_a_group_without_replies_has_no_advantages() -> None:
 
 @given(
     lengths=st.lists(st.integers(1, 5), min_size=1, max_size=5),
-    discount=st.sampled_from([1.0, 0.9, 0.3]),
+    discount=st.sampled_from([1.0, 0.9, 0.3, 0.0]),
     scale=st.sampled_from(["none", "std"]),
     credit=st.sampled_from(["turn", "episode"]),
     seed=st.integers(0, 1000),
