@@ -179,12 +179,10 @@ def check_resources(config: Wanted, nodes: Sequence[Mapping[str, float]]) -> Non
     `nodes` holds the total resources of every node as Ray names them: {"CPU": 8, "GPU": 2}.
     """
     free = [_Node.of(node) for node in nodes]
+    there = "; ".join(map(str, free))
     # Large first, as a placement group would; services take what is left.
     for bundle in sorted(bundles(config), key=lambda b: (-b.gpus, -b.cpus)):
         if not any(node.take(bundle) for node in free):
-            there = "; ".join(
-                f"{{CPU: {node.get('CPU', 0):g}, GPU: {node.get('GPU', 0):g}}}" for node in nodes
-            )
             left = "; ".join(map(str, free))
             raise ResourceError(
                 f"{bundle} fits on no node: there is {there}, of which {left} is left beside the "
@@ -245,4 +243,5 @@ class _Node:
         return chosen
 
     def __str__(self) -> str:
-        return f"{{CPU: {self.cpus:g}, GPU: {sum(self.cards):g}}}"
+        cpus = "any" if self.cpus == inf else f"{self.cpus:g}"
+        return f"{{CPU: {cpus}, GPU: {sum(self.cards):g}}}"

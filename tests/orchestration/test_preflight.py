@@ -246,7 +246,7 @@ def test_local_cards_are_counted_before_ray_starts(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     check_local_gpus(cards())
     check_local_gpus(cards(gpus_per_rank=0.5, gpus_per_engine=0.5))
-    with pytest.raises(ResourceError, match=r"GPU: 1\}, .*; set RAY_ADDRESS=auto"):
+    with pytest.raises(ResourceError, match=r"\{CPU: any, GPU: 1\}, .*; set RAY_ADDRESS=auto"):
         check_local_gpus(cards(gpus_per_rank=1, gpus_per_engine=1))
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     check_local_gpus(cards(gpus_per_rank=1, gpus_per_engine=1))
