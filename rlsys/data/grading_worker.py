@@ -51,6 +51,8 @@ def serve(timeout_s: float, memory_mib: int) -> None:
     """Answer comparisons until the input ends."""
     # Ctrl-C reaches the whole foreground group; this process ends when its parent closes the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A parent that is gone before it reads a verdict is no error to print.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     verdicts = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # a library that prints must not look like a verdict
     logging.disable(logging.CRITICAL)

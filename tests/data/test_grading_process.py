@@ -90,3 +90,16 @@ def test_an_error_inside_is_invalid(monkeypatch) -> None:
 
     monkeypatch.setattr("math_verify.verify", fail)
     assert grading_worker.compare("x", "y") == grading_worker.INVALID
+
+
+def test_a_parent_that_left_before_the_worker_was_ready_prints_nothing() -> None:
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "rlsys.data.grading_worker", "1", "4096"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert worker.stdout is not None and worker.stderr is not None
+    worker.stdout.close()
+    assert worker.stderr.read() == b""
+    assert worker.wait() == -signal.SIGPIPE

@@ -264,3 +264,10 @@ def test_a_broken_tokenizer_is_an_error_at_reset(tmp_path):
     env = EconomicsEnvironment(EconomicsConfig(tokenizers=(name,)))
     with pytest.raises(ModelError, match="cannot be loaded"):
         env.reset(tokenizer_name=name)
+
+
+def test_settings_may_be_a_mapping_and_are_checked():
+    env = EconomicsEnvironment({"problems": 3, "corpus": {"source": "arithmetic", "terms": [2, 2]}})
+    assert env.config.problems == env.reset(seed=1).questions_remaining == 3
+    with pytest.raises(ValidationError, match="probems"):
+        EconomicsEnvironment({"probems": 3})

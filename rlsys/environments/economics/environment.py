@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -49,11 +50,17 @@ class EconomicsEnvironment(
     SUPPORTS_CONCURRENT_SESSIONS = True
 
     def __init__(
-        self, config: EconomicsConfig | None = None, *, grade: Grade | None = None
+        self,
+        config: EconomicsConfig | Mapping[str, Any] | None = None,
+        *,
+        grade: Grade | None = None,
     ) -> None:
-        """Play by `config`; `grade` replaces the grader that all sessions share."""
+        """Play by `config`, or by the settings it names; `grade` replaces the shared grader.
+
+        Raises pydantic.ValidationError for settings that are unknown or out of range.
+        """
         super().__init__()
-        self.config = config or EconomicsConfig()
+        self.config = EconomicsConfig.model_validate({} if config is None else config)
         self.episode: EconomicsEpisode | None = None
         self._corpus = load_corpus(self.config.corpus)
         self._grade = grade or shared_grader()
