@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from rlsys.config_base import NonNegativeInt, Section
 
@@ -114,7 +114,7 @@ class EconomicsConfig(Section):
     """Reward rules; `compat` reproduces the published numbers, defects included."""
     coefficients: CoefficientSet = "D"
     """Published coefficient set."""
-    budget_ratio: PositiveFloat = 4.0
+    budget_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 4.0
     """Budget over the questions' own tokens, or over N * (min_tokens + max_tokens) / 2."""
     total_budget: PositiveInt | None = None
     """Budget where the client sends neither a budget nor a tokenizer; None takes the formula."""
@@ -145,6 +145,11 @@ class EconomicsConfig(Section):
                 f"a budget of {self.config_budget} tokens is less than min_tokens "
                 f"{self.min_tokens}, so that no answer could be given; raise total_budget or "
                 "budget_ratio"
+            )
+        if self.config_budget < 1:
+            raise ValueError(
+                f"budget_ratio {self.budget_ratio:g} leaves a budget of no token; raise it, or set "
+                "total_budget"
             )
         return self
 

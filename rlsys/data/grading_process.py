@@ -91,12 +91,14 @@ class GradingProcess:
         process = self._process
         assert process is not None
         if not self._ready:
-            if _read_byte(process, START_DEADLINE_S) != grading_worker.READY:
+            first = _read_byte(process, START_DEADLINE_S)
+            if first != grading_worker.READY:
                 self.close()
                 command = f"{sys.executable} -m {grading_worker.__name__} 5 {self.memory_mib}"
+                late = f"did not start within {START_DEADLINE_S:.0f} s"
                 raise RlsysError(
-                    f"the grading process did not start within {START_DEADLINE_S:.0f} s; run "
-                    f"`{command}` to see why"
+                    f"the grading process {late if first is None else 'ended while it started'}; "
+                    f"run `{command}` to see why"
                 )
             self._ready = True
         return process

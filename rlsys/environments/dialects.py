@@ -143,7 +143,7 @@ class EconomicsDialect:
         if "total_budget" in after:
             facts["total_budget"] = float(after["total_budget"])
         if before is not None and after["history"]:
-            facts |= _answer_facts(before, after["history"][-1])
+            facts |= _answer_facts(before, after)
         return Turn(
             text=after["question"],
             reward=reward,
@@ -161,13 +161,18 @@ class EconomicsDialect:
         return {"response": reply.text, "metadata": metadata}
 
 
-def _answer_facts(before: Fields, entry: Fields) -> dict[str, float | str]:
+def _answer_facts(before: Fields, after: Fields) -> dict[str, float | str]:
+    entry = after["history"][-1]
     facts: dict[str, float | str] = {
         "verdict": float(Verdict.RIGHT if entry["was_correct"] else Verdict.WRONG),
         # What a server counts itself is in a unit of its own, and adds up to no sampled ids.
         "charged" if before.get("trusted", False) else "counted": float(entry["tokens_used"]),
         "answered_question": before["question"],
     }
+    # Not sent by the published original.
+    if "reward_parts" in after:
+        parts = after["reward_parts"]
+        facts["end_reward"] = float(parts["bonus"]) + float(parts["unanswered"])
     # Sent only by a server that reveals types, which tell the difficulty.
     if before.get("problem_type") is not None:
         facts["type"] = before["problem_type"]

@@ -93,6 +93,7 @@ async def evaluate_agents(
         course = await _course(config) if config.agents else None
         settings = _settings(config, course)
         if course is not None:
+            _make_folder(config.out)
             say(f"questions: {course.data_source}")
         for name in config.agents:
             assert course is not None
@@ -113,10 +114,20 @@ async def evaluate_agents(
     return raw
 
 
+def _make_folder(out: Path) -> None:
+    """Make the folder of the results before anybody plays for hours."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"out {out} cannot be a folder ({error.strerror}); name another"
+        ) from None
+
+
 def results_table(raw: Raw) -> Table:
     """Means over episodes, the largest return first; all intervals are in the file of results."""
     table = Table(title="Means per episode (95 % bootstrap interval)")
-    table.add_column("agent")
+    table.add_column("agent", overflow="fold")
     for heading in ("return", "right/N", "answered/N", "spent/B", "regret"):
         table.add_column(heading, justify="right", no_wrap=True)
     rows = {agent: summary(episodes) for agent, episodes in raw.items()}

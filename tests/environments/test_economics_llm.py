@@ -9,12 +9,14 @@ from chat_server import chat_server
 from economics_server import free_port
 
 from rlsys.config import PromptConfig
+from rlsys.data.arithmetic import signed_terms
 from rlsys.data.prompts import load_tokenizer
 from rlsys.environments.economics import EconomicsConfig, EconomicsEnvironment
 from rlsys.environments.economics.errors import EndpointError
 from rlsys.environments.economics.evaluation_config import EndpointConfig, LocalModelConfig
 from rlsys.environments.economics.llm import FAILURES_IN_A_ROW, ModelAgent, endpoint_agent
 from rlsys.environments.economics.models import EconomicsAction
+from rlsys.environments.economics.sessions import ResetWith, local_sessions
 from rlsys.errors import ConfigError
 from rlsys.types import Completion
 
@@ -157,6 +159,30 @@ def model_agent(text, *, max_length=200, **config):
     prompt = PromptConfig(template="{problem}")
     settings = LocalModelConfig(name="local", prompt=prompt, think_end="</think>", **config)
     return ModelAgent(settings, echo, tokenizer, max_length=max_length), echo
+
+
+def played(config, answer):
+    async def play():
+        async with local_sessions(EconomicsConfig(**config))() as session:
+            await session.reset(5, ResetWith(total_budget=300))
+            return await session.answer(answer)
+
+    return asyncio.run(play()).history[0]
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_the_boxes_of_a_thought_that_never_ends_are_no_answers(chat, trusted):
+    _, seen = first_question(trusted=trusted)
+    box = f"\\boxed{{{sum(signed_terms(seen.question))}}}"
+    agent, _ = model_agent(f"1+2=3{box}", max_tokens=200)
+    answer = asyncio.run(agent.answer(seen))
+    assert answer.text.endswith(box) and answer.visible == ""
+    entry = played({"trusted": trusted}, answer)
+    assert not entry.was_correct and entry.tokens_used > 0
+    assert played({"trusted": trusted}, answer._replace(visible=None)).was_correct
+    chat.message = lambda answer: {"content": None, "reasoning_content": f"{box} perhaps"}
+    (answer,) = ask(endpoint(chat), seen)
+    assert not played({}, answer).was_correct
 
 
 def test_a_model_is_asked_by_ids_and_its_thought_is_told_apart():

@@ -13,13 +13,15 @@ from openenv.cli._cli_utils import validate_env_structure
 from openenv.validation import Level, run_validation
 
 import rlsys.environments.economics as economics
+from rlsys.data.grading import compare_hard
+from rlsys.environments.economics import grading
 from rlsys.environments.economics.config import EconomicsConfig, EconomicsServerConfig
 from rlsys.environments.economics.environment import VERSION
 from rlsys.environments.economics.grading import BoundedGrader
 from rlsys.environments.economics.server.frames import refuse, tidy_error
 from rlsys.environments.economics.server.settings import config_from_environment
 from rlsys.environments.economics.server.staging import stage
-from rlsys.errors import ConfigError, DataError
+from rlsys.errors import ConfigError, DataError, RlsysError
 from rlsys.types import GradingRequest, Verdict
 
 FOLDER = Path(economics.__file__).parent
@@ -170,3 +172,28 @@ def test_a_killed_grading_process_is_replaced():
             return
         assert time.monotonic() - asked < 5
     raise AssertionError("no grading process came back")
+
+
+def test_a_grading_process_that_cannot_start_is_tried_again_until_it_does(monkeypatch, caplog):
+    failures = iter(
+        [RlsysError("the grading process ended while it started"), OSError("no memory")]
+    )
+
+    def compare(process, answer, gold):
+        for failure in failures:
+            raise failure
+        return compare_hard(process, answer, gold)
+
+    monkeypatch.setattr(grading, "compare_hard", compare)
+    monkeypatch.setattr(grading, "RESTART_PAUSE_S", 0.0)
+    grader = BoundedGrader(processes=1)
+    request = GradingRequest(r"\boxed{1+x}", "x+1")
+    assert grader(request) is Verdict.INVALID
+    deadline = time.monotonic() + 60
+    while (verdict := grader(request)) is Verdict.INVALID and time.monotonic() < deadline:
+        pass
+    assert verdict is Verdict.RIGHT
+    assert [record.message.partition(": ")[2] for record in caplog.records] == [
+        "the grading process ended while it started",
+        "no memory",
+    ]

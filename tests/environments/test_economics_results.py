@@ -125,16 +125,20 @@ def test_the_evaluation_of_a_run_is_one_more_agent(tmp_path):
     turn = {"problems": 10.0, "total_budget": 80.0, "type": "easy", "reward": 1.1}
     turns = [
         {**turn, "charged": 30.0, "verdict": "right"},
-        {**turn, "charged": 50.0, "verdict": "wrong", "reward": -1.0},
+        {**turn, "charged": 50.0, "verdict": "wrong", "reward": -1.0, "end_reward": -0.8},
     ]
     path = tmp_path / "mine/samples/evaluation-80.jsonl"
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"seed": 7, "turns": turns}) + "\n")
+    turns[0]["reply"] = "separators of lines: \u2028 \u2029 \x85"
+    lost = "{}"
+    rows = [lost, json.dumps({"seed": 7, "turns": turns}, ensure_ascii=False), lost]
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
     (name, (played,)), *_ = read_results(path).items()
     assert name == "mine@80"
     assert (played.seed, played.questions, played.budget) == (7, 10, 80)
     assert (played.tokens, played.right) == ((30, 50), (True, False))
     assert played.total_reward == pytest.approx(0.1)
+    assert played.end_reward == -0.8
 
 
 def test_episodes_of_another_environment_are_refused(tmp_path):

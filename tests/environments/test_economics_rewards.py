@@ -238,12 +238,19 @@ def test_no_step_leaves_the_declared_range(shares, budget, mode, rules):
     low, high = reward_range(len(shares), mode=mode, rules=rules)
     spent = 0
     for index, (correct, tokens) in enumerate(shares):
-        reward = step_reward(
+        parts = step_parts(
             correct, tokens, budget, len(shares), spent_before=spent, mode=mode, rules=rules
         )
         spent += min(tokens, budget - spent) if mode == "hard" else tokens
         stopped = unanswered_penalty(len(shares) - index - 1, rules=rules)
         last = episode_bonus(sum(c for c, _ in shares[: index + 1]), spent, budget, len(shares))
-        assert low - EXACT <= reward <= high + EXACT
+        # Strictly: OpenEnv's own check has no tolerance.
+        assert low <= parts.total <= high
         if mode == "hard":
-            assert low - EXACT <= reward + stopped + last <= high + EXACT
+            assert low <= parts._replace(bonus=last, unanswered=stopped).total <= high
+
+
+@pytest.mark.parametrize("budget", range(10, 400))
+def test_a_first_answer_that_burns_the_budget_earns_the_lower_bound(budget):
+    parts = step_parts(False, 600, budget, 10)
+    assert parts._replace(unanswered=unanswered_penalty(9)).total == reward_range(10)[0] == -1.45

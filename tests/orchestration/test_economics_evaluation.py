@@ -199,6 +199,12 @@ REFUSED = {
         ["environment.reveal_type=false"],
         "which the environment hides; set environment.reveal_type=true, or leave difficulty_oracle",
     ),
+    "no token": (
+        ["environment.mode=soft", "environment.budget_ratio=0.0001"],
+        "budget_ratio 0.0001 leaves a budget of no token; raise it, or set total_budget",
+    ),
+    "endless": (["environment.budget_ratio=.inf"], "environment.budget_ratio"),
+    "out": (["out=/dev/null/x"], "out /dev/null/x cannot be a folder (Not a directory); name"),
     "budget": (["total_budget=5"], "total_budget 5 is less than 10"),
     "key": (["episode=5"], "unknown key 'episode' on the command line; did you mean 'episodes'"),
     "server": (["url=http://127.0.0.1:9"], "no economics server answers at http://127.0.0.1:9"),

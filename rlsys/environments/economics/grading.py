@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from functools import lru_cache
 from queue import Empty, Queue
@@ -9,12 +11,16 @@ from threading import Thread
 
 from rlsys.data.grading import compare_hard, decide, extract_answer
 from rlsys.data.grading_process import GradingProcess
+from rlsys.errors import RlsysError
 from rlsys.types import GradingRequest, Verdict
+
+_log = logging.getLogger(__name__)
 
 Grade = Callable[[GradingRequest], Verdict]
 
 COMPARE_LIMIT_S = 1.0
 WAIT_LIMIT_S = 3.0
+RESTART_PAUSE_S = 1.0
 PROCESSES = 2
 
 
@@ -44,7 +50,7 @@ class BoundedGrader:
             process = self._idle.get(timeout=WAIT_LIMIT_S)
         except Empty:
             return Verdict.INVALID
-        verdict = compare_hard(process, answer, request.gold)
+        verdict = _compared(process, answer, request.gold)
         if verdict is Verdict.INVALID:
             self._revive(process)
         else:
@@ -57,13 +63,23 @@ class BoundedGrader:
             self._revive(self._idle.get())
 
     def _revive(self, process: GradingProcess) -> None:
-        """Give the process back once it answers again."""
+        """Give the process back once it answers again, however often it has to be started."""
 
         def wait_until_ready() -> None:
-            process.compare("1", "1")
+            while _compared(process, "1", "1") is Verdict.INVALID:
+                time.sleep(RESTART_PAUSE_S)
             self._idle.put(process)
 
         Thread(target=wait_until_ready, name="grading-revival", daemon=True).start()
+
+
+def _compared(process: GradingProcess, answer: str, gold: str) -> Verdict:
+    """The verdict, INVALID from a process that could not be started."""
+    try:
+        return compare_hard(process, answer, gold)
+    except (RlsysError, OSError) as error:
+        _log.error("answers may stay ungraded: %s", error)
+        return Verdict.INVALID
 
 
 @lru_cache(maxsize=1)

@@ -166,18 +166,20 @@ class ModelAgent:
         ids = completion.token_ids.tolist()
         return Answer(
             self._decode(ids),
-            visible=self._decode(self._after_thought(ids)),
+            visible=self._visible(ids),
             sampled_tokens=len(ids) if seen.trusted else None,
         )
 
     def learn(self, seen: EconomicsObservation, answer: Answer, reward: float) -> None:
         """Nothing: the model is fixed."""
 
-    def _after_thought(self, ids: Sequence[int]) -> Sequence[int]:
-        """What follows the last end of a thought; nothing where there is none."""
-        if self._think_end is None or self._think_end not in ids:
-            return ()
-        return ids[len(ids) - ids[::-1].index(self._think_end) :]
+    def _visible(self, ids: Sequence[int]) -> str | None:
+        """What follows the last end of a thought; nothing where it never ends."""
+        if self._think_end is None:
+            return None
+        if self._think_end not in ids:
+            return ""
+        return self._decode(ids[len(ids) - ids[::-1].index(self._think_end) :])
 
     def _decode(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)

@@ -153,8 +153,11 @@ def _read_samples(path: Path) -> dict[str, list[EpisodeResult]]:
     alone = folder.name == "evaluation"
     agent = folder.parent.name if alone else f"{folder.name}@{path.stem.rpartition('-')[2]}"
     try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        episodes = [_played(row["seed"], row["turns"]) for row in rows if row["turns"]]
+        # Not splitlines: replies may hold any other separator of lines.
+        lines = path.read_text(encoding="utf-8").split("\n")
+        rows = [json.loads(line) for line in lines if line]
+        # The row of an episode that was lost is empty.
+        episodes = [_played(row["seed"], row["turns"]) for row in rows if row and row["turns"]]
     except OSError as error:
         raise DataError(f"cannot read the episodes {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
@@ -175,5 +178,6 @@ def _played(seed: int, turns: Sequence[Mapping[str, Any]]) -> EpisodeResult:
         tokens=tuple(int(turn.get("charged", turn.get("counted"))) for turn in turns),
         right=tuple(turn["verdict"] == "right" for turn in turns),
         rewards=tuple(float(turn["reward"]) for turn in turns),
+        end_reward=float(turns[-1].get("end_reward", 0.0)),
         types=tuple(turn.get("type") for turn in turns),
     )

@@ -60,6 +60,7 @@ D: Final = Coefficients(cost=0.05, efficiency=0.10, bonus=0.50, target=0.90, ove
 D2: Final = Coefficients(cost=0.05, efficiency=0.15, bonus=0.40, target=0.85, overspend=0.30)
 
 
+_DIGITS: Final = 12
 _SETS: Final[dict[CoefficientSet, Coefficients]] = {"D": D, "D2": D2}
 
 
@@ -83,8 +84,8 @@ class RewardParts(NamedTuple):
 
     @property
     def total(self) -> float:
-        """The reward."""
-        return sum(self)
+        """The reward, rounded far below any difference so that it keeps to `reward_range`."""
+        return round(sum(self), _DIGITS)
 
 
 def step_reward(
@@ -213,16 +214,17 @@ def reward_range(
     _check_choice("rules", rules, Rules)
     _check_least(1, problems=problems)
     k = coefficients
-    high = k.right + k.efficiency + k.bonus
+    high = round(k.right + k.efficiency + k.bonus, _DIGITS)
     if mode == "soft":
-        return (k.wrong - k.penalty_cap if rules == "default" else -math.inf, high)
+        low = k.wrong - k.penalty_cap if rules == "default" else -math.inf
+        return round(low, _DIGITS), high
     longest = problems - 1  # a whole budget on one answer, in fair shares beyond its own
     cost = k.cost * longest
     if rules == "default":
         cost = min(cost, k.penalty_cap)
     wrong = k.wrong - cost + unanswered_penalty(longest, rules=rules, coefficients=k)
     right = k.right - cost - k.efficiency * longest
-    return (wrong if rules == "default" else min(wrong, right), high)
+    return round(wrong if rules == "default" else min(wrong, right), _DIGITS), high
 
 
 def _check_choice(name: str, value: str, choices: Any) -> None:

@@ -11,7 +11,8 @@ def sample_questions(corpus: Corpus, problems: int, seed: int) -> tuple[Question
     """Return `problems` questions, the same for the same corpus, number and seed.
 
     With N problems and k types, every type gives N // k questions, and N % k types that the seed
-    chooses give one more. No question comes twice unless its type has too few.
+    chooses give one more. No row of a type comes twice unless it has too few (two rows
+    may ask the same: there are only so many sums of two numbers).
     """
     rng = random.Random(seed)
     types = list(corpus.by_type)

@@ -27,8 +27,8 @@ class Answer(NamedTuple):
 
     text: str
     """All of it is charged."""
-    visible: str = ""
-    """The end of the text that is graded, where a thought comes before it; "" grades all."""
+    visible: str | None = None
+    """The end of the text that is graded, where a thought comes before it; None grades all."""
     sampled_tokens: int | None = None
     """Sampled ids, which an environment that trusts its client charges."""
     allocated: int | None = None
@@ -128,8 +128,10 @@ class _ServedSession:
 
 def _action(answer: Answer) -> EconomicsAction:
     metadata = AnswerMetadata()
-    if answer.visible:
-        metadata["grading_response"] = answer.visible
+    if answer.visible is not None:
+        # A blank one would have all of the text graded, and a single character holds no box.
+        nothing = answer.text.rstrip()[-1:]
+        metadata["grading_response"] = answer.visible if answer.visible.strip() else nothing
     if answer.sampled_tokens is not None:
         metadata["sampled_tokens"] = answer.sampled_tokens
     return EconomicsAction(response=answer.text, metadata=metadata)

@@ -74,6 +74,7 @@ class _Session:
             "charged": float(answered.tokens),
             "type": answered.question.type,
             "answered_question": answered.question.text,
+            "end_reward": parts.bonus + parts.unanswered,
         }
         return self._turn(parts, facts)
 
