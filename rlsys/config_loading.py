@@ -61,16 +61,29 @@ def load_config(
     words = sorted(map(_parse_override, overrides), key=lambda word: not _is_kind(schema, word[0]))
     for key_path, value in words:
         _assign(tree, key_path, value, schema)
-    _fill_defaults(tree, schema)
     try:
-        # JSON mode: strict about types, yet lists become tuples and strings become paths.
-        return schema.model_validate_json(json.dumps(tree, default=_plain), strict=True)
+        return check_tree(tree, schema)
     except ValidationError as error:
         paths = [key_path for key_path, _ in words]
         details = error.errors(include_url=False)
         file = None if path is None else str(path)
         lines = [explain(detail, schema, file, paths) for detail in details]
         raise ConfigError("\n".join(lines)) from None
+
+
+def check_tree(tree: Tree, schema: type[SchemaT]) -> SchemaT:
+    """The configuration that `tree` holds, defaults written into it where it says nothing.
+
+    Raises pydantic's ValidationError, for the caller knows where the values came from.
+    """
+    _fill_defaults(tree, schema)
+    # JSON mode: strict about types, yet lists become tuples and strings become paths.
+    return schema.model_validate_json(json.dumps(tree, default=_plain), strict=True)
+
+
+def parse_value(text: str) -> Any:
+    """The value of a setting that is written as YAML; raises yaml.YAMLError."""
+    return yaml.load(text, _Loader)
 
 
 def dump_config(config: Section) -> str:
@@ -110,7 +123,7 @@ def _parse_override(word: str) -> tuple[ConfigPath, Any]:
         raise ConfigError(f"'{word}' must be key.path=value, for instance batch.problems=16")
     try:
         # A shell eats the quotes of key="", so nothing means empty text; `null` says None.
-        return path, yaml.load(text, _Loader) if text else ""
+        return path, parse_value(text) if text else ""
     except yaml.YAMLError as error:
         raise ConfigError(
             f"the value of '{word}' is not valid YAML ({_yaml_reason(error)}); put text in quotes"

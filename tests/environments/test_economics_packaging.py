@@ -13,6 +13,7 @@ from openenv.cli._cli_utils import validate_env_structure
 from openenv.validation import Level, run_validation
 
 import rlsys.environments.economics as economics
+from rlsys.config_loading import load_config
 from rlsys.data.grading import compare_hard
 from rlsys.environments.economics import grading
 from rlsys.environments.economics.config import EconomicsConfig, EconomicsServerConfig
@@ -107,9 +108,30 @@ def test_settings_from_variables():
 
 
 @pytest.mark.parametrize(
+    ("variable", "word"),
+    [
+        ("ECONOMICS_IDLE_TIMEOUT_S=9e2", "idle_timeout_s=9e2"),
+        ("ECONOMICS_BUDGET_RATIO=1e1", "environment.budget_ratio=1e1"),
+        ("ECONOMICS_CORPUS={terms: [2, 6]}", "environment.corpus.terms=[2, 6]"),
+        ("ECONOMICS_CORPUS={source: datasets}", "environment.corpus.source=datasets"),
+        ("ECONOMICS_HOST=::", "host='::'"),
+        ("ECONOMICS_HOST='::'", "host='::'"),
+        ("ECONOMICS_HOST=12", "host='12'"),
+        ("ECONOMICS_TOKENIZER=3e1", "environment.tokenizer='3e1'"),
+        ("ECONOMICS_TOKENIZER=null", "environment.tokenizer=null"),
+    ],
+)
+def test_variables_take_what_the_command_line_takes(variable, word):
+    name, _, text = variable.partition("=")
+    expected = load_config(None, [word], EconomicsServerConfig)
+    assert config_from_environment({name: text}) == expected
+
+
+@pytest.mark.parametrize(
     ("variables", "sentence"),
     [
-        ({"ECONOMICS_MODES": "soft"}, "ECONOMICS_MODES names no setting"),
+        ({"ECONOMICS_MODES": "soft"}, "ECONOMICS_MODES names no setting; .*config_economics.py"),
+        ({"ECONOMICS_MODES": "soft"}, "ECONOMICS_HOST, .* are the server's"),
         ({"ECONOMICS_MODE": "firm"}, "ECONOMICS_MODE: Input should be 'hard' or 'soft'"),
         ({"ECONOMICS_PROBLEMS": "many"}, "ECONOMICS_PROBLEMS: Input should be a valid integer"),
         ({"ECONOMICS_TOTAL_BUDGET": "5"}, "a budget of 5 tokens is less than min_tokens"),

@@ -60,7 +60,7 @@ METAMATH_ROWS = [
 NUMINA_ROWS = [{"problem": "numina?", "solution": r"so \boxed{\dfrac{3}{4}}", "messages": []}]
 
 
-def test_data_sets_through_the_real_loader(tmp_path):
+def test_data_sets_through_the_real_loader(tmp_path, caplog):
     odd = [
         {"type": "Other", "query": "?", "response": "The answer is: 1", "extra": None},
         {"type": "GSM_SV", "query": "?", "response": "no answer", "extra": None},
@@ -68,6 +68,12 @@ def test_data_sets_through_the_real_loader(tmp_path):
     ]
     config = DatasetsCorpus(tables=tables(tmp_path, METAMATH_ROWS + odd, NUMINA_ROWS))
     corpus = load_corpus(config)
+    assert [
+        record.getMessage() for record in caplog.records if record.name.startswith("rlsys")
+    ] == [
+        "data set 'meta-math/MetaMathQA', split 'train[0:500]': 3 of 11 rows skipped, of other "
+        "types or without a question or a gold answer in columns 'query', 'response', 'type'"
+    ]
     assert set(corpus.by_type) == {*METAMATH_TYPES, NUMINA_TYPE}
     assert corpus.by_type["GSM_SV"] == (
         Question("meta-math/MetaMathQA_6", "GSM_SV?", "6", "GSM_SV"),
@@ -144,10 +150,41 @@ def test_a_missing_column_is_named(tmp_path):
         load_corpus(DatasetsCorpus(tables=(metamath, table)))
 
 
-def test_a_corpus_without_golds_is_refused(tmp_path):
+def test_a_table_without_golds_is_refused_beside_a_good_one(tmp_path):
     rows = [{"problem": "?", "solution": "no"}]
-    with pytest.raises(DataError, match=r"hold no question with a gold answer .1 rows"):
-        load_corpus(DatasetsCorpus(tables=tables(tmp_path, METAMATH_ROWS, rows)[1:]))
+    sentence = (
+        "data set 'AI-MO/NuminaMath-TIR', split 'train[0:500]', holds no question of types "
+        "NuminaMath_TIR with a gold answer in its columns 'problem', 'solution' (1 rows skipped); "
+        "name the right columns and types under corpus.tables"
+    )
+    with pytest.raises(DataError, match=f"^{re.escape(sentence)}$"):
+        load_corpus(DatasetsCorpus(tables=tables(tmp_path, METAMATH_ROWS, rows)))
+
+
+def test_a_type_without_questions_is_warned_of(tmp_path, caplog):
+    metamath = tables(tmp_path, METAMATH_ROWS[:-1], NUMINA_ROWS)[0]
+    load_corpus(DatasetsCorpus(tables=(metamath,)))
+    assert f"split 'train[0:500]': no question of types {METAMATH_TYPES[-1]}" in caplog.text
+    assert "skipped" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("empty.jsonl", b"", "a file is empty"),
+        ("blank.jsonl", b"\n", "corresponds to no data!"),
+        ("bad.jsonl", b'{"problem": 1\nxx', "JSON parse error: Missing a comma or '}'"),
+        ("rows.csv", b"problem,solution\n?,1\n", "JSON parse error: Invalid value"),
+        ("cut.jsonl.gz", gzip.compress(b"{}")[:-4], "file ended before"),
+    ],
+)
+def test_a_file_that_is_not_what_it_should_be_is_refused(tmp_path, name, content, reason):
+    path = tmp_path / name
+    path.write_bytes(content)
+    table = Table(**DatasetsCorpus().tables[1].model_dump() | {"path": (path,)})
+    with pytest.raises(DataError, match=re.escape(reason)) as raised:
+        load_corpus(DatasetsCorpus(tables=(table,)))
+    assert f"check corpus.tables and that {path} holds JSONL, JSON or Parquet" in str(raised.value)
 
 
 def test_the_offline_corpus_says_what_it_is():

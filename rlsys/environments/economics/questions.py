@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from rlsys.data.answers import clean_gold, extract_answer, is_refused, normalise
 from rlsys.data.arithmetic import arithmetic_problem, draw_texts
 from rlsys.environments.economics.config import ArithmeticCorpus, DatasetsCorpus, Table
 from rlsys.errors import DataError
+
+_log = logging.getLogger(__name__)
 
 
 class Question(NamedTuple):
@@ -72,20 +75,48 @@ def _datasets(config: DatasetsCorpus) -> Corpus:
     questions: dict[str, list[Question]] = {}
     skipped = 0
     for table in config.tables:
-        for question in _questions(table, _rows(table, config.prod)):
-            if question is None:
-                skipped += 1
-            else:
-                questions.setdefault(question.type, []).append(question)
+        taken, passed_over = _read(table, config.prod)
+        skipped += passed_over
+        for question in taken:
+            questions.setdefault(question.type, []).append(question)
     names = [table.name + _window(table, config.prod) for table in config.tables]
-    if not questions:
-        raise DataError(
-            f"{' and '.join(names)} hold no question with a gold answer ({skipped} rows passed "
-            "over); check the columns and types under corpus.tables"
-        )
     # Sorted, so that the order of the rows does not decide what a seed means.
     by_type = {kind: tuple(questions[kind]) for kind in sorted(questions)}
     return Corpus(by_type, " + ".join(names), skipped)
+
+
+def _read(table: Table, prod: bool) -> tuple[list[Question], int]:
+    """The questions of a table and the number of rows passed over, which a warning tells too.
+
+    Raises DataError if there is no question: `source` would name a table that is not played.
+    """
+    rows = list(_questions(table, _rows(table, prod)))
+    taken = [question for question in rows if question is not None]
+    skipped = len(rows) - len(taken)
+    place = f"data set {table.name!r}, split {table.split + _window(table, prod)!r}"
+    columns = ", ".join(map(repr, _columns(table)))
+    if not taken:
+        raise DataError(
+            f"{place}, holds no question of types {', '.join(table.types)} with a gold answer in "
+            f"its columns {columns} ({skipped} rows skipped); name the right columns and types "
+            "under corpus.tables"
+        )
+    if skipped:
+        _log.warning(
+            "%s: %d of %d rows skipped, of other types or without a question or a gold answer in "
+            "columns %s",
+            *(place, skipped, len(rows), columns),
+        )
+    found = {question.type for question in taken}
+    if missing := [kind for kind in table.types if kind not in found]:
+        _log.warning("%s: no question of types %s", place, ", ".join(missing))
+    return taken, skipped
+
+
+def _columns(table: Table) -> list[str]:
+    """The columns that the table is asked for."""
+    named = (table.question, table.solution, table.answer, table.type)
+    return [column for column in named if column is not None]
 
 
 def _window(table: Table, prod: bool) -> str:
@@ -94,6 +125,7 @@ def _window(table: Table, prod: bool) -> str:
 
 def _rows(table: Table, prod: bool) -> Iterable[Mapping[str, Any]]:
     import datasets
+    from datasets.exceptions import DatasetsError
 
     split = table.split + _window(table, prod)
     try:
@@ -104,14 +136,15 @@ def _rows(table: Table, prod: bool) -> Iterable[Mapping[str, Any]]:
             rows = datasets.load_dataset(builder, data_files=files, split=split)
         else:
             rows = datasets.load_dataset(table.name, table.subset, split=split)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        reason = str(error).strip().partition("\n")[0]
+    # StopIteration: a file is empty. EOFError: a compressed one ends early.
+    except (OSError, ValueError, StopIteration, EOFError, DatasetsError) as error:
+        paths = ", ".join(map(str, table.path))
+        remedy = f"that {paths} holds JSONL, JSON or Parquet" if paths else "the network"
         raise DataError(
-            f"data set {table.name!r}, split {split!r}, cannot be loaded ({reason}); check "
-            "corpus.tables and the network, or choose corpus.source=arithmetic"
+            f"data set {table.name!r}, split {split!r}, cannot be loaded ({_reason(error)}); check "
+            f"corpus.tables and {remedy}, or choose corpus.source=arithmetic"
         ) from error
-    named = (table.question, table.solution, table.answer, table.type)
-    columns = [column for column in named if column is not None]
+    columns = _columns(table)
     for column in columns:
         if column not in rows.column_names:
             raise DataError(
@@ -120,6 +153,15 @@ def _rows(table: Table, prod: bool) -> Iterable[Mapping[str, Any]]:
             )
     selected: Iterable[Mapping[str, Any]] = rows.select_columns(columns)
     return selected
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, with the words of the cause: datasets' own may say no more than that."""
+    if isinstance(error, StopIteration):
+        return "a file is empty"
+    faults = [error] if error.__cause__ is None else [error, error.__cause__]
+    words = [str(fault).strip().partition("\n")[0] for fault in faults]
+    return ": ".join(filter(None, words)) or type(error).__name__
 
 
 def _questions(table: Table, rows: Iterable[Mapping[str, Any]]) -> Iterator[Question | None]:

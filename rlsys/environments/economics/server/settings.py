@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
+from rlsys.config_loading import check_tree, parse_value
 from rlsys.environments.economics.config import EconomicsConfig, EconomicsServerConfig
 from rlsys.errors import ConfigError
 
@@ -18,7 +19,8 @@ PREFIX = "ECONOMICS_"
 def config_from_environment(variables: Mapping[str, str]) -> EconomicsServerConfig:
     """Return the configuration that `ECONOMICS_<SETTING>` variables give; blank ones say nothing.
 
-    A setting is a field of EconomicsServerConfig or of EconomicsConfig, its value YAML.
+    A setting is a field of EconomicsServerConfig or of EconomicsConfig, its value YAML as on the
+    command line, but a text needs no quotes: `::` is a host.
     Raises ConfigError for an unknown setting or a wrong value.
 
     Example: {"ECONOMICS_MODE": "soft", "ECONOMICS_CORPUS": "{source: datasets, prod: true}"}
@@ -31,14 +33,16 @@ def config_from_environment(variables: Mapping[str, str]) -> EconomicsServerConf
             continue
         setting = variable.removeprefix(PREFIX).lower()
         if setting in EconomicsConfig.model_fields:
-            environment[setting] = _value(variable, text)
+            environment[setting] = _value(variable, text, EconomicsConfig.model_fields[setting])
         elif setting in EconomicsServerConfig.model_fields and setting != "environment":
-            server[setting] = _value(variable, text)
+            server[setting] = _value(variable, text, EconomicsServerConfig.model_fields[setting])
         else:
-            raise ConfigError(f"{variable} names no setting; docs/economics.md lists them all")
-    tree = json.dumps({**server, "environment": environment}, default=str)
+            raise ConfigError(
+                f"{variable} names no setting; EconomicsConfig in rlsys/config_economics.py lists "
+                f"those of the environment, and {_server_settings()} are the server's"
+            )
     try:
-        return EconomicsServerConfig.model_validate_json(tree, strict=True)
+        return check_tree({**server, "environment": environment}, EconomicsServerConfig)
     except ValidationError as error:
         lines = []
         for detail in error.errors(include_url=False):
@@ -48,8 +52,18 @@ def config_from_environment(variables: Mapping[str, str]) -> EconomicsServerConf
         raise ConfigError("\n".join(lines)) from None
 
 
-def _value(variable: str, text: str) -> Any:
+def _server_settings() -> str:
+    fields = [name for name in EconomicsServerConfig.model_fields if name != "environment"]
+    return ", ".join(PREFIX + name.upper() for name in fields)
+
+
+def _value(variable: str, text: str, field: FieldInfo) -> Any:
+    optional = field.annotation == str | None
+    quoted = text[0] in "'\""
+    null = optional and text in ("null", "~")
+    if (optional or field.annotation is str) and not quoted and not null:
+        return text
     try:
-        return yaml.safe_load(text)
+        return parse_value(text)
     except yaml.YAMLError:
         raise ConfigError(f"{variable}={text!r} is not a YAML value; quote the text") from None
