@@ -53,3 +53,12 @@ def test_seven_plots_of_agents_that_differ_in_everything(tmp_path):
     ]
     for path in written:
         assert path.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.filterwarnings("error")
+def test_episodes_of_a_single_problem_are_drawn_too(tmp_path):
+    one = EpisodeResult(
+        seed=1, questions=1, budget=100, tokens=(10,), right=(True,), rewards=(1.0,), types=("a",)
+    )
+    write_results(tmp_path / "results.json", {"alone": [one]})
+    assert len(plot_results(tmp_path / "results.json", tmp_path)) == 7

@@ -92,6 +92,7 @@ def test_sampled_ids_are_charged_by_a_server_that_trusts(server):
         "total_budget": 300.0,
         "verdict": 1.0,
         "charged": 20.0,
+            "end_reward": 0.0,
         "answered_question": first.text,
         "type": second.facts["type"],
     }
@@ -138,6 +139,18 @@ class LocalGrader:
 def test_turns_from_afar_are_those_of_this_process(server):
     here = EconomicsTurns(EconomicsConfig(problems=3, total_budget=300), WORDS, LocalGrader())
     assert asyncio.run(play(economics(server.url), 8)) == asyncio.run(play(here, 8))
+
+
+def test_no_reply_of_the_own_policy_is_too_long():
+    config = EconomicsConfig(problems=1, total_budget=300, max_response_characters=10)
+
+    async def play_long():
+        async with EconomicsTurns(config, WORDS, LocalGrader()).session() as session:
+            await session.reset(1)
+            return await session.reply(Reply("x" * 11, "x" * 11, 5))
+
+    turn = asyncio.run(play_long())
+    assert turn.done and turn.facts["charged"] == 5
 
 
 def test_a_server_that_counts_by_itself_is_refused_without_a_tokenizer():

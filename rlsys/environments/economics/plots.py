@@ -176,9 +176,10 @@ def reward_over_steps(results: Results) -> Figure:
             ends.append(draw_line(axes, results, agent, steps, points))
     axes.axhline(0, color=GREY, linewidth=1, zorder=0)
     last = max(e.questions for e in _all(results))
-    axes.set(xlabel="answer number", ylabel="reward of the answer", xlim=(1, last))
+    edge = max(2, last)  # an axis has a length
+    axes.set(xlabel="answer number", ylabel="reward of the answer", xlim=(1, edge))
     axes.set_xticks(range(1, last + 1, max(1, last // 10)))
-    label_ends(axes, results, ends, last)
+    label_ends(axes, results, ends, edge)
     note = "mean with 95 % interval over the episodes that get so far, without the episode's bonus"
     return titled(figure, "What each answer earns", note)
 

@@ -6,6 +6,7 @@ included.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -25,7 +26,9 @@ class EconomicsTurns:
 
     def __init__(self, config: EconomicsConfig, counter: TokenCounter, grader: Grader) -> None:
         """Play `config`; where it names no total_budget, questions are counted by `counter`."""
-        self.config = config.model_copy(update={"trusted": True})
+        # Replies are bounded in tokens here; a limit for strangers must not end the run.
+        own = {"trusted": True, "max_response_characters": sys.maxsize}
+        self.config = config.model_copy(update=own)
         self._corpus = load_corpus(config.corpus)
         self._counter = counter
         self._grader = grader
