@@ -71,7 +71,7 @@ def make_plan(
     if not shares:
         raise TrainingError(
             f"the batch of {len(sizes)} groups has no trained token, so there is nothing to learn "
-            "from; see the count of failed episodes for the reason"
+            "from; if its episodes were lost, set RLSYS_ACTOR_LOGS=1 to see why"
         )
     return [_localise([share[rank] for share in shares], row_tokens) for rank in range(ranks)]
 

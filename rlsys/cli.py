@@ -127,8 +127,10 @@ def evaluate(config_file: ConfigFile, overrides: Overrides = None) -> None:
         folder = config.run_dir / "evaluation"
         with Reporter(folder, 0, terminal(), reference) as reporter:
             reporter.start(dump_config(config), f"evaluating {config.model.path}")
-            launch.evaluate(config, reporter)
+            warning = launch.evaluate(config, reporter)
             reporter.final_table()
+            if warning:
+                typer.echo(f"rlsys: warning: {warning}", err=True)
 
 
 @app.command("serve-env")

@@ -44,4 +44,7 @@ class CheckpointError(RlsysError, RuntimeError):
 
 
 class EpisodeLost(RlsysError, RuntimeError):
-    """An environment went away in the middle of an episode: that is lost, the run goes on."""
+    """An environment went away in the middle of an episode: that is lost, the run goes on.
+
+    Only an evaluation that was asked for by itself ends, if it lost every episode.
+    """

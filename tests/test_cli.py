@@ -1,19 +1,25 @@
 """The command line: every bad input is one sentence and exit code 2, and Ray is never started."""
 
+import asyncio
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import numpy as np
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from rlsys.cli import app
 from rlsys.data.tiny_model import build_tiny
+from rlsys.environments.dialogue import evaluation_episodes
+from rlsys.environments.report import GroupReport, report_dialogues
 from rlsys.errors import EngineError
 from rlsys.orchestration.reporting import Reporter
+from rlsys.types import Group, Problem
 
 run_cli = CliRunner()
 
@@ -222,6 +228,49 @@ def test_evaluation_leaves_a_runs_metrics_alone(
     assert (run / "metrics.jsonl").read_text() == '{"step": 1}\n'
     (row,) = (run / "evaluation/metrics.jsonl").read_text().splitlines()
     assert json.loads(row)["evaluation/mean"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("lost", "code", "said"),
+    [
+        (0, 0, ""),
+        (40, 0, "rlsys: warning: 40 of 48 episodes of the evaluation were lost, so its means are"),
+        (48, 1, "rlsys: all 48 episodes of the evaluation were lost, so nothing was measured; see"),
+    ],
+    ids=["none", "some", "all"],
+)
+def test_an_evaluation_tells_of_lost_episodes(
+    config: Path, monkeypatch: pytest.MonkeyPatch, lost: int, code: int, said: str
+) -> None:
+    from rlsys.orchestration import launch
+    from rlsys.orchestration.evaluation import evaluate, loss_warning
+
+    class Runner:
+        """Loses the first episodes."""
+
+        async def evaluate_group(self, index: int, _: object) -> GroupReport:
+            return dialogue_report(lost=index < lost)
+
+    def evaluate_without_ray(_: object, reporter: Reporter) -> str | None:
+        problems = evaluation_episodes(48)
+        return loss_warning(asyncio.run(evaluate(Runner(), problems, reporter, 0)))
+
+    monkeypatch.setattr(launch, "evaluate", evaluate_without_ray)
+    result = run_cli.invoke(app, ["eval", str(config)])
+    assert (result.exit_code, result.stderr[: len(said)]) == (code, said), result.output
+    assert len(result.stderr.splitlines()) == bool(said)
+    (row,) = (config.parent / "run/evaluation/metrics.jsonl").read_text().splitlines()
+    assert json.loads(row)["evaluation/episodes/lost"] == pytest.approx(lost / 48)
+
+
+def dialogue_report(*, lost: bool) -> GroupReport:
+    """What is reported of a group of one dialogue."""
+    empty = Group(index=0, problem=Problem(id="0", text="", answer=""), episodes=())
+    report = report_dialogues(empty, 1, (), str)
+    if lost:
+        return report
+    one = np.ones(1, np.float32)
+    return replace(report, scores_G=one, numbers={"return": one, "episodes/lost": 0 * one})
 
 
 def test_config_show_prints_a_file_that_means_the_same(config: Path, tmp_path: Path) -> None:

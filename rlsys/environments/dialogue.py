@@ -7,8 +7,9 @@ says is rendered and encoded. It is never trained.
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,6 +45,10 @@ DIALOGUE_FACTS = (
 
 MAX_SEED = 2**53 - 1
 """The largest integer that every JSON reader keeps exact."""
+
+LOST_NOTE_S = 30.0
+
+_log = logging.getLogger(__name__)
 
 
 def training_episodes(run_seed: int, count: int) -> list[Problem]:
@@ -98,9 +103,12 @@ class DialogueEnvironment:
 
     async def _episode(self, index: int, seed: int, number: int) -> Episode | None:
         for attempt in range(self.attempts):
-            with suppress(EpisodeLost):
+            try:
                 async with self.turns.session() as session:
                     return await self._play(session, (index, number, attempt), seed)
+            except EpisodeLost as lost:
+                tried = f"attempt {attempt + 1} of {self.attempts}"
+                _losses.warn(f"an episode was lost ({tried}): {lost}")
         return None
 
     async def _play(self, session: TurnSession, place: tuple[int, int, int], seed: int) -> Episode:
@@ -148,6 +156,24 @@ class DialogueEnvironment:
             closed = self.think_end_id in ids
             visible = ids[len(ids) - ids[::-1].index(self.think_end_id) :] if closed else []
         return Reply(text=self.decode(ids), visible=self.decode(visible), tokens=len(ids))
+
+
+class _Losses:
+    """Warns of lost episodes, once in LOST_NOTE_S at most: a dead server loses all at once."""
+
+    def __init__(self) -> None:
+        self._noted = float("-inf")
+
+    def warn(self, sentence: str) -> None:
+        """Log the sentence, unless another one was logged just before."""
+        now = time.monotonic()
+        if now - self._noted >= LOST_NOTE_S:
+            self._noted = now
+            _log.warning("%s", sentence)
+
+
+_losses = _Losses()
+"""Of the whole process, whose environments may share a server."""
 
 
 async def _leave(session: TurnSession, turn: Turn) -> float:

@@ -95,6 +95,7 @@ class RemoteEnvironment:
     async def check(self) -> None:
         """Find out before a run whether its episodes can be played here; waits for nobody.
 
+        A full server is only warned of: its episodes can be played when others have ended.
         Raises ConfigError that says why not: nobody answers, it is no OpenEnv server, it lacks
         fields of the dialect, refuses a reset, or the dialect objects to how it begins.
         """
@@ -120,9 +121,14 @@ class RemoteEnvironment:
         self._check_fields("observation", schema.observation.properties)
         self._check_fields("action", schema.action.properties)
         try:
-            async with self.session() as session:
-                await session.reset(seed=0)
-                objection = self.dialect.objection(session.seen)
+            objection = await self._first_objection()
+        except _Full as full:
+            _log.warning(
+                "the server at environment.url %r is full (%s); episodes will wait for sessions",
+                self.url,
+                full,
+            )
+            return
         except EpisodeLost as error:
             raise ConfigError(
                 f"{error}; correct what is sent with a reset "
@@ -130,6 +136,26 @@ class RemoteEnvironment:
             ) from None
         if objection is not None:
             raise ConfigError(f"the server at environment.url {self.url!r}: {objection}")
+
+    async def _first_objection(self) -> str | None:
+        """Begin an episode, and return what the dialect objects to.
+
+        Raises _Full, ConfigError if no session is opened at the first attempt, EpisodeLost if its
+        reset fails.
+        """
+        try:
+            socket = await self._connect()
+        except (OSError, WebSocketException, NoAnswer) as error:
+            raise ConfigError(
+                f"no session could be opened at environment.url {self.url!r} ({_reason(error)}); "
+                "see the server's log"
+            ) from None
+        try:
+            session = RemoteSession(self, socket, self._message_timeout_s)
+            await session.reset(seed=0)
+            return self.dialect.objection(session.seen)
+        finally:
+            await socket.close()
 
     def _get(self, path: str, model: type[Any]) -> Any:
         return http_get(self.url + path, model, proxied=self._proxied)

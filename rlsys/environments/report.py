@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from rlsys.environments.anytime import THOUGHT, AnytimeEnvironment
 from rlsys.types import Decode, Episode, Floats, Group, Sample, Verdict
 
+LOST = "episodes/lost"
+"""Metric: share of episodes that were lost in every attempt."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReport:
@@ -79,7 +82,7 @@ def report_dialogues(
         "accuracy": scores_G,
         "answered": answered_G / np.maximum(problems_G, 1),
         "reply/length": np.array(lengths, np.float32),
-        "episodes/lost": np.array([0.0] * len(episodes) + [1.0] * (group_size - len(episodes))),
+        LOST: np.array([0.0] * len(episodes) + [1.0] * (group_size - len(episodes))),
     }
     budgets_G = np.array([_fact(e, "total_budget", 0) for e in episodes])
     if budgets_G.size and budgets_G.all():

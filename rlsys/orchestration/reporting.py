@@ -20,6 +20,7 @@ from typing import Any, Self
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from rlsys.environments.report import LOST
 from rlsys.orchestration.live_view import live_block, plain_line, scores
 from rlsys.orchestration.metrics_sink import (
     EVALUATION,
@@ -175,7 +176,10 @@ def _evaluation_line(numbers: Mapping[str, float]) -> str:
     if curve:
         shown = ", ".join(f"{budget}: {value:.3f}" for budget, value in curve.items())
         return f"{fmean(curve.values()):.3f} ({shown})"
-    return ", ".join(f"{name} {value:.3f}" for name, value in numbers.items() if "/" not in name)
+    words = [f"{name} {value:.3f}" for name, value in numbers.items() if "/" not in name]
+    if lost := numbers.get(LOST, 0.0):
+        words.append(f"{LOST} {lost:.3f}")
+    return ", ".join(words)
 
 
 def _drop_samples_after(folder: Path, step: int) -> None:

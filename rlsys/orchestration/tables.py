@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from statistics import fmean
 
 from rich.table import Table
@@ -38,18 +39,22 @@ def _curve_table(evaluations: Mapping[str, Evaluation]) -> Table:
 
 
 def _number_table(evaluations: Mapping[str, Evaluation]) -> Table:
-    """Every number without a "/" in its name, those of groups of metrics are for the files."""
+    """Every number without a "/" in its name, those of groups of metrics are for the files.
+
+    An evaluation that lost all its episodes has nearly none of them.
+    """
     table = Table(title="Evaluation on held-out episodes")
     table.add_column("")
-    names = [name for name in next(iter(evaluations.values())).numbers if "/" not in name]
+    rows = {row: evaluation.numbers for row, evaluation in evaluations.items()}
+    names = [name for name in dict.fromkeys(chain(*rows.values())) if "/" not in name]
     for name in names:
         table.add_column(name, justify="right")
-    for row, evaluation in evaluations.items():
-        table.add_row(row, *(f"{evaluation.numbers[name]:.3f}" for name in names))
-    if len(evaluations) > 1:
-        first, *_, last = evaluations.values()
-        changes = (last.numbers[name] - first.numbers[name] for name in names)
-        table.add_row("change", *(f"{change:+.3f}" for change in changes))
+    for row, numbers in rows.items():
+        table.add_row(row, *(f"{numbers[n]:.3f}" if n in numbers else "" for n in names))
+    if len(rows) > 1:
+        first, *_, last = rows.values()
+        both = first.keys() & last.keys()
+        table.add_row("change", *(f"{last[n] - first[n]:+.3f}" if n in both else "" for n in names))
     return table
 
 

@@ -13,6 +13,7 @@ from rlsys.config import PromptConfig, RunConfig
 from rlsys.config_economics import ArithmeticCorpus, EconomicsConfig
 from rlsys.data.grading import decide, extract_answer
 from rlsys.data.prompts import PromptRenderer, encode, eos_ids, load_tokenizer, think_end_id
+from rlsys.environments import dialogue
 from rlsys.environments.dialogue import DialogueEnvironment, evaluation_episodes, training_episodes
 from rlsys.environments.economics.counting import load_tokenizer as load_counter
 from rlsys.environments.economics.errors import LedgerError
@@ -184,25 +185,39 @@ def test_an_environment_that_may_never_end_is_left_after_so_many_turns() -> None
         assert episode.scores.tolist() == whole.scores[:2].tolist()  # nothing for the third
 
 
+class Failing:
+    """Loses the first so many sessions."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self._turns = turns_of()
+
+    @asynccontextmanager
+    async def session(self):
+        if self.failures:
+            self.failures -= 1
+            raise EpisodeLost("gone")
+        async with self._turns.session() as session:
+            yield session
+
+
 def test_a_lost_episode_is_begun_anew_and_at_last_missing() -> None:
-    class Failing:
-        def __init__(self, failures: int) -> None:
-            self.failures = failures
-            self._turns = turns_of()
-
-        @asynccontextmanager
-        async def session(self):
-            if self.failures:
-                self.failures -= 1
-                raise EpisodeLost("gone")
-            async with self._turns.session() as session:
-                yield session
-
     assert len(grow(environment_of(Failing(2))).episodes) == 2
     group = grow(environment_of(Failing(5), attempts=3))
     assert len(group.episodes) == 1
     report = report_dialogues(group, 2, (), lambda ids: TOKENIZER.decode(ids))
     assert report.numbers["episodes/lost"].tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(("pause_s", "said"), [(30.0, 1), (0.0, 5)])
+def test_why_episodes_are_lost_is_said_but_not_all_the_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, pause_s: float, said: int
+) -> None:
+    monkeypatch.setattr(dialogue, "LOST_NOTE_S", pause_s)
+    monkeypatch.setattr(dialogue, "_losses", dialogue._Losses())
+    grow(environment_of(Failing(5), attempts=3))
+    assert len(caplog.messages) == said
+    assert caplog.messages[0] == "an episode was lost (attempt 1 of 3): gone"
 
 
 def test_the_report_tells_return_accuracy_and_tokens_by_type() -> None:

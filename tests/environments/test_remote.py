@@ -266,6 +266,16 @@ def test_a_check_finds_no_fault(server):
     asyncio.run(economics(server.url).check())
 
 
+def test_a_check_of_a_full_server_waits_for_nobody(server, caplog):
+    async def run():
+        environment = economics(server.url, max_sessions=2)
+        async with environment.session(), environment.session():
+            await asyncio.wait_for(environment.check(), 60)
+
+    asyncio.run(run())
+    assert "is full" in caplog.text
+
+
 def test_a_check_tells_of_a_reset_that_is_refused(server):
     dialect = EconomicsDialect(reset_options={"total_budget": 5})
     with pytest.raises(ConfigError, match=r"total_budget 5 is less .*\(total_budget\) or the"):

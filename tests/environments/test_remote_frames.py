@@ -56,9 +56,21 @@ async def wait_for_port(port):
             return
 
 
+PAGES = {
+    "/health": {"status": "healthy"},
+    "/schema": {
+        "observation": {"properties": {"text": {}, "left": {}}},
+        "action": {"properties": {"move": {}}},
+    },
+}
+
+
 @asynccontextmanager
-async def scripted(*answers):
-    """A server that grants a session and then gives these answers; what is sent is recorded."""
+async def scripted(*answers, state='{"type": "state", "data": {}}'):
+    """A server that grants a session and then gives these answers; what is sent is recorded.
+
+    It is healthy, and has the fields of TEXT.
+    """
     received = []
 
     async def handle(websocket):
@@ -66,11 +78,16 @@ async def scripted(*answers):
         async for message in websocket:
             received.append(json.loads(message))
             if received[-1]["type"] == "state":
-                await websocket.send('{"type": "state", "data": {}}')
+                await websocket.send(state)
             else:
                 await websocket.send(next(waiting))
 
-    async with serve(handle, "127.0.0.1", 0) as server:
+    def page(connection, request):
+        if request.path not in PAGES:
+            return None
+        return connection.respond(200, json.dumps(PAGES[request.path]))
+
+    async with serve(handle, "127.0.0.1", 0, process_request=page) as server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", received
 
 
@@ -125,3 +142,45 @@ def test_an_answer_that_means_nothing_loses_the_episode(frame, reason):
                 await session.reset(seed=9)
 
     asyncio.run(run())
+
+
+def refused(code):
+    return json.dumps({"type": "error", "data": {"code": code, "message": "No."}})
+
+
+def check(*answers, **settings):
+    """Check a server that gives these answers; a check that waits for it is too late."""
+
+    async def run():
+        async with scripted(*answers, **settings) as (url, received):
+            await asyncio.wait_for(RemoteEnvironment(url, TEXT).check(), 20)
+            return url, received
+
+    return asyncio.run(run())
+
+
+def test_a_check_begins_an_episode():
+    _, received = check(observed())
+    assert [message["type"] for message in received] == ["state", "reset"]
+
+
+def test_a_full_server_is_no_fault_and_not_waited_for(caplog):
+    url, received = check(state=refused("CAPACITY_REACHED"))
+    assert len(received) == 1
+    assert caplog.messages == [
+        f"the server at environment.url '{url}' is full (No.); episodes will wait for sessions"
+    ]
+
+
+def test_a_session_that_is_refused_fails_a_check_at_once():
+    with pytest.raises(
+        ConfigError, match=r"no session could be opened at .* \(No\.\); see the ser"
+    ):
+        check(state=refused("FACTORY_ERROR"))
+
+
+def test_a_reset_that_is_refused_fails_a_check():
+    with pytest.raises(
+        ConfigError, match=r"failed at a reset \(C: No\.\); correct what .*\(level\)"
+    ):
+        check(refused("C"))

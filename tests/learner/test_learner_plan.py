@@ -72,7 +72,7 @@ def test_rows_double_until_the_longest_sample_fits() -> None:
 
 
 def test_nothing_to_learn_is_an_error() -> None:
-    with pytest.raises(TrainingError, match="batch of 2 groups has no trained token"):
+    with pytest.raises(TrainingError, match=r"batch of 2 groups has no trained token.*ACTOR_LOGS"):
         make_plan([[], [(5, 0)]], row_tokens=8, ranks=1, optimizer_steps=1)
 
 

@@ -185,6 +185,37 @@ def test_a_single_evaluation_has_no_change(tmp_path: Path) -> None:
     assert table.row_count == 1
 
 
+def test_lost_episodes_are_shown_where_there_are_any(tmp_path: Path) -> None:
+    reporter, shown = reporter_of(tmp_path)
+    with reporter:
+        reporter.start("", "")
+        reporter.evaluation(0, {"return": 9.941, "episodes/lost": 0.0, "problems": 48.0})
+        reporter.evaluation(1, {"return": 9.941, "episodes/lost": 5 / 6, "problems": 48.0})
+        reporter.evaluation(2, {"episodes/lost": 1.0, "problems": 48.0})
+    assert shown.getvalue().splitlines()[1:] == [
+        "evaluation after step 0: return 9.941, problems 48.000",
+        "evaluation after step 1: return 9.941, problems 48.000, episodes/lost 0.833",
+        "evaluation after step 2: problems 48.000, episodes/lost 1.000",
+    ]
+
+
+@pytest.mark.parametrize("lost_last", [True, False])
+def test_the_final_table_takes_an_evaluation_that_lost_everything(
+    tmp_path: Path, lost_last: bool
+) -> None:
+    played = {"return": 9.5, "episodes/lost": 0.0, "problems": 48.0}
+    first, last = [played, {"episodes/lost": 1.0, "problems": 48.0}][:: 1 if lost_last else -1]
+    reporter, shown = reporter_of(tmp_path)
+    with reporter:
+        reporter.start("", "")
+        reporter.evaluation(0, first)
+        reporter.evaluation(9, last)
+        reporter.final_table()
+    words = [line.replace("│", " ").split() for line in shown.getvalue().splitlines()]
+    assert ["change", "+0.000"] in words
+    assert ["after" if lost_last else "before", "48.000"] in words
+
+
 def test_the_live_view_ends_with_the_reporter(tmp_path: Path) -> None:
     reporter, shown = reporter_of(tmp_path, terminal=True)
     with reporter:

@@ -24,10 +24,12 @@ from rlsys.config import RunConfig
 from rlsys.data.grading import self_test
 from rlsys.data.problems import ProblemStream
 from rlsys.data.prompts import resolve_model_path
+from rlsys.environments.report import GroupReport
 from rlsys.environments.wiring import Reader
 from rlsys.errors import RlsysError
 from rlsys.orchestration.checkpoints import CheckpointStore
 from rlsys.orchestration.evaluation import evaluate as run_evaluation
+from rlsys.orchestration.evaluation import loss_warning
 from rlsys.orchestration.inputs import Inputs, check_inputs
 from rlsys.orchestration.launch.engines import engine_pool, quietly, reader_pool
 from rlsys.orchestration.launch.learner import RayLearner
@@ -63,11 +65,19 @@ def train(config: RunConfig, reporter: Reporter) -> bool:
         return run(_train(config, inputs, reporter))
 
 
-def evaluate(config: RunConfig, reporter: Reporter) -> None:
-    """Report the anytime curve of config.model on the held-out problems."""
+def evaluate(config: RunConfig, reporter: Reporter) -> str | None:
+    """Report the anytime curve of config.model on the held-out problems.
+
+    Returns:
+        A warning if some episodes were lost, else None.
+
+    Raises:
+        EpisodeLost: all were, which is reported as well.
+    """
     inputs = _checked(config, reporter)
     with ray_session(config):
-        run(_evaluate(config, inputs, reporter))
+        reports = run(_evaluate(config, inputs, reporter))
+    return loss_warning(reports)
 
 
 def _checked(config: RunConfig, reporter: Reporter) -> Inputs:
@@ -143,12 +153,12 @@ async def _parts(
     )
 
 
-async def _evaluate(config: RunConfig, inputs: Inputs, reporter: Reporter) -> None:
+async def _evaluate(config: RunConfig, inputs: Inputs, reporter: Reporter) -> list[GroupReport]:
     engines = _engine_pool(config, inputs, (await place(config)).engines)
     try:
         runner = _runner(config, inputs, engines)
         await engines.start()
-        await run_evaluation(runner, inputs.evaluation, reporter, 0)
+        return await run_evaluation(runner, inputs.evaluation, reporter, 0)
     finally:
         await quietly(engines.close())
 
