@@ -92,7 +92,7 @@ def test_sampled_ids_are_charged_by_a_server_that_trusts(server):
         "total_budget": 300.0,
         "verdict": 1.0,
         "charged": 20.0,
-            "end_reward": 0.0,
+        "end_reward": 0.0,
         "answered_question": first.text,
         "type": second.facts["type"],
     }
