@@ -1,5 +1,6 @@
 """Many sessions at once, sessions that end, and a server with settings of its own."""
 
+import asyncio
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,9 @@ import pytest
 import requests
 from economics_server import Server, reset, session, step
 from websockets.exceptions import ConnectionClosed
+
+from rlsys.environments.economics.sessions import ResetWith, served_sessions
+from rlsys.errors import EpisodeLost
 
 pytestmark = pytest.mark.slow
 
@@ -72,6 +76,11 @@ def leave_in_the_middle_of_a_step(url):
             ask.websocket.send(json.dumps(slow))
 
 
+async def begin(open_session):
+    async with open_session() as served:
+        return await served.reset(1, ResetWith())
+
+
 def test_session_limit_idle_timeout_and_clients_that_leave(tmp_path):
     log = (tmp_path / "log").open("w+")
     small = Server(log=log, ECONOMICS_MAX_SESSIONS="2", ECONOMICS_IDLE_TIMEOUT_S="1.5")
@@ -83,6 +92,8 @@ def test_session_limit_idle_timeout_and_clients_that_leave(tmp_path):
                 assert code(refused) == "CAPACITY_REACHED"
                 with pytest.raises(ConnectionClosed):
                     three.websocket.recv(timeout=10)
+            with pytest.raises(EpisodeLost, match="raise the server's max_sessions"):
+                asyncio.run(begin(served_sessions(small.url)))
             assert step(one, "x")["type"] == "observation"
             ended = json.loads(one.websocket.recv(timeout=10))
             assert code(ended) == "SESSION_ERROR"

@@ -142,7 +142,10 @@ def _losses(url: str) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, WebSocketException) as error:  # RuntimeError: an error frame
-        raise EpisodeLost(f"the economics server at {url} ended the session: {error}") from error
+        full = "CAPACITY_REACHED" in str(error)
+        remedy = "; lower the agent's concurrency, or raise the server's max_sessions" * full
+        sentence = f"the economics server at {url} ended the session: {error}{remedy}"
+        raise EpisodeLost(sentence) from error
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         place = ".".join(map(str, fault["loc"]))
