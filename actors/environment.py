@@ -14,7 +14,7 @@ from rlsys.types import Generator, Grader, Problem, Sample
 
 
 class EnvironmentActor:
-    """A plain class; rlsys.orchestration.launch makes a Ray actor of it."""
+    """A plain class; rlsys.launch makes a Ray actor of it."""
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
-    """Fixed sequences and what the learner says of them; see rlsys.orchestration.weight_sync."""
+    """Fixed sequences and what the learner says of them; see rlsys.training.weight_sync."""
 
     sequences: tuple[Tokens, ...]
     logprobs: tuple[Floats, ...]
@@ -66,7 +66,7 @@ class EngineCounts:
 
 
 class GenerationActor:
-    """A plain class; rlsys.orchestration.launch makes a Ray actor of it."""
+    """A plain class; rlsys.launch makes a Ray actor of it."""
 
     def __init__(self, spec: EngineSpec) -> None:
         self._spec = spec

@@ -1,15 +1,16 @@
 """The grading actor: one killable comparison process behind a plain class.
 
 Its methods are synchronous on purpose: an actor grades one text at a time, and more actors grade
-more. rlsys.data.grading states the policy; a CachedGrader in the caller settles the easy answers.
+more. rlsys.grading.compare states the policy; a CachedGrader in the caller settles the easy
+answers.
 """
 
 from __future__ import annotations
 
 from rlsys.config import GradingConfig
-from rlsys.data.answers import extract_answer
-from rlsys.data.grading import compare_hard, decide
-from rlsys.data.grading_process import GradingProcess
+from rlsys.grading.answers import extract_answer
+from rlsys.grading.compare import compare_hard, decide
+from rlsys.grading.process import GradingProcess
 from rlsys.types import GradingRequest, Verdict
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from ray.exceptions import RayActorError
 
 from actors.generation import Canary, EngineCounts
-from rlsys.data.grading import CachedGrader
 from rlsys.errors import EngineError
+from rlsys.grading.compare import CachedGrader
 from rlsys.types import Completion, GenerationRequest, GradingRequest, Verdict
 
 

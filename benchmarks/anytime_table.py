@@ -18,7 +18,7 @@ import json
 
 import numpy as np
 
-from rlsys.orchestration.metrics_sink import Evaluation
+from rlsys.reporting.metrics_file import Evaluation
 from table_runs import Runs, carry_out, mean_and_interval, parser
 
 METHODS = {

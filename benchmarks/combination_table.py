@@ -16,7 +16,7 @@ from functools import partial
 import reflection_table
 from anytime_table import anytime
 from reflection_table import Columns, report
-from rlsys.orchestration.metrics_sink import Evaluation
+from rlsys.reporting.metrics_file import Evaluation
 from table_runs import carry_out, parser, up_to_common_step
 
 BRPO, REARL = "configs/brpo_reflection.yaml", "configs/rearl_tiny.yaml"

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlsys.orchestration.metrics_sink import Evaluation
+from rlsys.reporting.metrics_file import Evaluation
 from table_runs import Runs, Words, carry_out, mean_and_interval, parser, up_to_common_step
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from queue import Queue
 import numpy as np
 from scipy import stats
 
-from rlsys.orchestration.metrics_sink import METRICS, Evaluation, read_evaluations
+from rlsys.reporting.metrics_file import METRICS, Evaluation, read_evaluations
 
 Words = Sequence[str]
 """Configuration file and `key.path=value` words of one method."""

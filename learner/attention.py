@@ -1,6 +1,6 @@
 """Tree attention inside unmodified transformers models: one mask, two kernels.
 
-Rows come in depth-first order (rlsys.data.packing), so query q sees key k if and only if
+Rows come in depth-first order (learner.packing), so query q sees key k if and only if
 k <= q < exits[k]. transformers hands a four-dimensional mask on to the kernel as it is: on the CPU
 that is a dense boolean mask for SDPA, on CUDA a BlockMask for FlexAttention, which skips the blocks
 in which nothing is visible.

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 
 from learner.attention import BLOCK
+from learner.packing import NO_TREE, PackedRows, PackedTree, flatten, pack_rows
 from learner.plan import OptimizerStep, RankPlan
 from rlsys.algorithms.loss import token_scale
 from rlsys.config import LossConfig
-from rlsys.data.packing import NO_TREE, PackedRows, PackedTree, flatten, pack_rows
 from rlsys.types import NO_PARENT, Kind, Sample, Segment, Tokens
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlsys.data.packing import assign_rows
+from learner.packing import assign_rows
 from rlsys.errors import TrainingError
 
 Size = tuple[int, int]

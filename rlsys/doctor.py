@@ -182,7 +182,7 @@ def check_gpus() -> Finding:
 
 def check_grader() -> Finding:
     """Ten fixed rows through the real grading path."""
-    from rlsys.data.grading import self_test
+    from rlsys.grading.compare import self_test
 
     wrong = self_test()
     if not wrong:

@@ -6,7 +6,7 @@ import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rlsys.config_parts import EndpointSection
+from rlsys.config import EndpointSection
 from rlsys.errors import ConfigError, ResourceError
 
 if TYPE_CHECKING:

@@ -55,7 +55,7 @@ class Problem:
     id: str
     text: str
     answer: str
-    """Gold answer as text; compared by rlsys.data.grading."""
+    """Gold answer as text; compared by rlsys.grading.compare."""
     difficulty: float | None = None
     """Larger is harder; None where the source does not say."""
 

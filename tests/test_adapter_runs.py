@@ -13,7 +13,7 @@ import yaml
 from commands import Command
 from safetensors.numpy import load_file
 
-from rlsys.data.prompts import resolve_model_path
+from rlsys.tokenization.model_folder import resolve_model_path
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

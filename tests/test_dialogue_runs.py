@@ -13,7 +13,7 @@ import yaml
 from commands import Command
 from economics_server import Server, free_port
 
-from rlsys.environments.economics.results import read_results
+from rlsys.environments.economics.benchmark.results import read_results
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

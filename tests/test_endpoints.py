@@ -8,7 +8,7 @@ import json
 import pytest
 from raw_server import Answer, raw_server
 
-from rlsys.config_parts import EndpointSection
+from rlsys.config import EndpointSection
 from rlsys.endpoints import EndpointFailure, Reply, ask, endpoint_client
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from commands import START_SECONDS, Command, wait_until
 
-from rlsys.orchestration.metrics_sink import METRICS, read_rows
+from rlsys.reporting.metrics_file import METRICS, read_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -19,10 +19,10 @@ import yaml
 from commands import START_SECONDS, Command, wait_until
 
 from rlsys.assets import tiny_path
-from rlsys.config_loading import load_config
+from rlsys.config.loading import load_config
 from rlsys.data.problems import ProblemStream, load_problems
-from rlsys.orchestration.launch.training import weights_folder
-from rlsys.orchestration.metrics_sink import METRICS, read_rows
+from rlsys.launch.training import weights_folder
+from rlsys.reporting.metrics_file import METRICS, read_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

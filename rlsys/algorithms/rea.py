@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rlsys.algorithms import reflection
 from rlsys.algorithms.reflection.advantages import RIGHT
-from rlsys.config_reflection import ReaConfig, ShapingConfig
+from rlsys.config import ReaConfig, ShapingConfig
 from rlsys.types import Episode, Floats, Group, Sample, Segment
 
 Array = NDArray[np.float64]

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsys.algorithms import brpo, grpo, rea, turns
-from rlsys.config import AnytimeConfig, BrpoConfig, GrpoConfig, RunConfig, TurnGrpoConfig
-from rlsys.config_reflection import ReaConfig
+from rlsys.config import AnytimeConfig, BrpoConfig, GrpoConfig, ReaConfig, RunConfig, TurnGrpoConfig
 from rlsys.types import Episode, Floats, Group, Kind, Sample
 
 THOUGHT = 1

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsys.config import ArithmeticData, FileData, HubData
-from rlsys.data.answers import clean_gold
 from rlsys.data.row_files import iterate_rows
 from rlsys.errors import DataError
+from rlsys.grading.answers import clean_gold
 from rlsys.types import Problem
 
 

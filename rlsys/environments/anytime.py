@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from rlsys.algorithms.brpo import truncation_plan
-from rlsys.data.prompts import ThinkTokens
 from rlsys.environments.seeds import derive_seed
+from rlsys.tokenization.think import ThinkTokens
 from rlsys.types import (
     NO_PARENT,
     Completion,

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlsys.data.prompts import PromptRenderer
 from rlsys.environments.seeds import derive_seed
 from rlsys.environments.turns import Reply, Turn, TurnEnvironment, TurnSession
 from rlsys.errors import EpisodeLost
+from rlsys.tokenization.prompts import PromptRenderer
 from rlsys.types import (
     NO_PARENT,
     Completion,

@@ -11,20 +11,22 @@ from rlsys.config import (
     DialogueSection,
     EconomicsDialogue,
     OpenEnvDialogue,
+    ReflectionEpisodes,
     RunConfig,
 )
-from rlsys.config_reflection import ReflectionEpisodes
-from rlsys.data.prompts import PromptRenderer, eos_ids, load_tokenizer, think_end_id
 from rlsys.environments.dialogue import DialogueEnvironment
 from rlsys.environments.economics.ledger import settle_group
 from rlsys.environments.report import GroupReport, report_dialogues
 from rlsys.environments.thought_sources import anytime_source, reflection_source
 from rlsys.environments.turns import TurnEnvironment
 from rlsys.environments.wiring import EpisodeSource, Reader, Role, Wiring
+from rlsys.tokenization.prompts import PromptRenderer
+from rlsys.tokenization.think import think_end_id
+from rlsys.tokenization.tokenizer import eos_ids, load_tokenizer
 from rlsys.types import Generator, Grader, Group, Problem, Sample
 
 if TYPE_CHECKING:
-    from rlsys.environments.remote import RemoteEnvironment
+    from rlsys.environments.openenv.remote import RemoteEnvironment
 
 
 def episode_source(
@@ -70,8 +72,8 @@ def remote_environment(
     environment: EconomicsDialogue | OpenEnvDialogue, role: Role
 ) -> RemoteEnvironment:
     """The server that plays the episodes of `role`; nothing is sent yet."""
-    from rlsys.environments.dialects import Dialect, EconomicsDialect, TextDialect
-    from rlsys.environments.remote import RemoteEnvironment
+    from rlsys.environments.openenv.dialects import Dialect, EconomicsDialect, TextDialect
+    from rlsys.environments.openenv.remote import RemoteEnvironment
 
     dialect: Dialect
     match environment:

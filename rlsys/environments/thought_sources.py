@@ -6,17 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlsys.algorithms.reflection import count_reflections
-from rlsys.config import AnytimeConfig, BrpoConfig
-from rlsys.config_parts import ThoughtSection
-from rlsys.config_reflection import ReflectionEpisodes, RevisionConfig
-from rlsys.data.decoding import token_texts
-from rlsys.data.prompts import PromptRenderer, ThinkTokens, load_tokenizer
+from rlsys.config import (
+    AnytimeConfig,
+    BrpoConfig,
+    ReflectionEpisodes,
+    RevisionConfig,
+    ThoughtSection,
+)
 from rlsys.environments.anytime import AnytimeEnvironment
 from rlsys.environments.reflection import ReflectionEnvironment, Revising
 from rlsys.environments.report import GroupReport, report_anytime
 from rlsys.environments.report_reflection import report_reflections, report_thoughts
 from rlsys.environments.wiring import EpisodeSource, Wiring
 from rlsys.reflection.detector import ReflectionDetector
+from rlsys.tokenization.decoding import token_texts
+from rlsys.tokenization.prompts import PromptRenderer
+from rlsys.tokenization.think import ThinkTokens
+from rlsys.tokenization.tokenizer import load_tokenizer
 from rlsys.types import Decode, Group, Problem, Sample
 
 Report = Callable[[Group, AnytimeEnvironment, Sequence[Sample], Decode], GroupReport]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from rlsys.config import RunConfig
-from rlsys.data.prompts import PromptRenderer
 from rlsys.environments.report import GroupReport
+from rlsys.tokenization.prompts import PromptRenderer
 from rlsys.types import Decode, Generator, Grader, Group, Problem, Sample
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Final
 
 from rlsys.algorithms.reflection import ChunkedThought
 from rlsys.data.arithmetic import signed_terms
-from rlsys.data.traces import RECHECK_MARK, STEP_MARK
+from rlsys.sft.traces import RECHECK_MARK, STEP_MARK
 from rlsys.types import Problem
 
 _STEP: Final = re.compile(rf"[^{STEP_MARK}{RECHECK_MARK}]+")

@@ -6,10 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from rlsys.config import PromptConfig
-from rlsys.data.prompts import PromptRenderer, eos_ids
+from rlsys.config.reflection import EndpointTeacher
 from rlsys.endpoints import EndpointFailure, ask, endpoint_client
 from rlsys.errors import EngineError, ResourceError
-from rlsys.reflection.config import EndpointTeacher
+from rlsys.tokenization.prompts import PromptRenderer
+from rlsys.tokenization.tokenizer import eos_ids
 from rlsys.types import GenerationRequest, Generator, Problem
 
 if TYPE_CHECKING:

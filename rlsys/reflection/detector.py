@@ -27,17 +27,18 @@ from rlsys.algorithms.reflection import (
     read_labels,
 )
 from rlsys.algorithms.reflection.detection import SURE, Candidates
-from rlsys.config_reflection import ChunkingConfig, DetectorConfig
-from rlsys.data.prompts import PromptRenderer, encode, eos_ids
+from rlsys.config import ChunkingConfig, DetectorConfig
 from rlsys.errors import EngineError, ModelError
 from rlsys.reflection.prompts import Layout, layout_named
+from rlsys.tokenization.prompts import PromptRenderer
+from rlsys.tokenization.tokenizer import encode, eos_ids
 from rlsys.types import Completion, GenerationRequest, Generator, Problem, Tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TokenTexts = Callable[[Tokens], list[str]]
-"""What each token adds to the text: rlsys.data.decoding.token_texts with the policy's tokenizer."""
+"""What each token adds to the text; see rlsys.tokenization.decoding.token_texts."""
 
 
 class SampledThought(NamedTuple):

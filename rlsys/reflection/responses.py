@@ -13,10 +13,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from rlsys.data.prompts import PromptRenderer, ThinkTokens
 from rlsys.environments.seeds import derive_seed
 from rlsys.errors import DataError
 from rlsys.reflection.journal import Journal, read_journal
+from rlsys.tokenization.prompts import PromptRenderer
+from rlsys.tokenization.think import ThinkTokens
 from rlsys.types import (
     Completion,
     Decode,

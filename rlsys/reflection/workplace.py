@@ -18,13 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlsys.algorithms.reflection import ChunkedThought
-from rlsys.data.decoding import token_texts
+from rlsys.config.reflection import ReflectionConfig
 from rlsys.data.problems import load_problems
-from rlsys.data.prompts import PromptRenderer, ThinkTokens, filter_prompts, load_tokenizer
 from rlsys.errors import ConfigError, DataError, ModelError
-from rlsys.reflection.config import ReflectionConfig
 from rlsys.reflection.detector import chunked
 from rlsys.reflection.responses import Policy, Thought
+from rlsys.tokenization.decoding import token_texts
+from rlsys.tokenization.prompts import PromptRenderer, filter_prompts
+from rlsys.tokenization.think import ThinkTokens
+from rlsys.tokenization.tokenizer import load_tokenizer
 from rlsys.types import Generator, Grader, Problem, Tokens
 
 if TYPE_CHECKING:

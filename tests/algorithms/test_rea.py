@@ -10,12 +10,14 @@ from numpy.testing import assert_allclose
 
 from rlsys.algorithms.rea import rea_samples, shaping_advantages
 from rlsys.algorithms.samples import build_samples
-from rlsys.config import AnytimeConfig, BrpoConfig, RunConfig
-from rlsys.config_reflection import (
+from rlsys.config import (
+    AnytimeConfig,
+    BrpoConfig,
     ReaConfig,
     ReflectionEpisodes,
     ReflectionReward,
     RevisionConfig,
+    RunConfig,
     ShapingConfig,
 )
 from rlsys.types import NO_PARENT, Episode, Group, Kind, Problem, Sample, Segment

@@ -13,7 +13,7 @@ from rlsys.data.arithmetic import (
     is_held_out,
     signed_terms,
 )
-from rlsys.data.traces import (
+from rlsys.sft.traces import (
     MOST_RECHECKS,
     Step,
     Trace,

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlsys.config import ArithmeticData, FileData, HubData
-from rlsys.data.grading import is_correct
 from rlsys.data.problems import ProblemStream, load_problems, read_rows
 from rlsys.errors import DataError
+from rlsys.grading.compare import is_correct
 from rlsys.types import Problem
 
 REAL_DATA = Path(os.environ.get("RLSYS_TEST_DATA", "no folder"))

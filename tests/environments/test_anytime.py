@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlsys.data.prompts import ThinkTokens
 from rlsys.environments.anytime import THOUGHT, AnytimeEnvironment
 from rlsys.environments.report import report_anytime
 from rlsys.environments.seeds import derive_seed
+from rlsys.tokenization.think import ThinkTokens
 from rlsys.types import (
     Completion,
     GenerationRequest,

@@ -10,9 +10,7 @@ import pytest
 
 from rlsys.algorithms.samples import build_samples
 from rlsys.config import PromptConfig, RunConfig
-from rlsys.config_economics import ArithmeticCorpus, EconomicsConfig
-from rlsys.data.grading import decide, extract_answer
-from rlsys.data.prompts import PromptRenderer, encode, eos_ids, load_tokenizer, think_end_id
+from rlsys.config.economics import ArithmeticCorpus, EconomicsConfig
 from rlsys.environments import dialogue
 from rlsys.environments.dialogue import DialogueEnvironment, evaluation_episodes, training_episodes
 from rlsys.environments.economics.counting import load_tokenizer as load_counter
@@ -21,6 +19,10 @@ from rlsys.environments.economics.ledger import settle_group
 from rlsys.environments.economics.turns import EconomicsTurns
 from rlsys.environments.report import report_dialogues
 from rlsys.errors import EpisodeLost
+from rlsys.grading.compare import decide, extract_answer
+from rlsys.tokenization.prompts import PromptRenderer
+from rlsys.tokenization.think import think_end_id
+from rlsys.tokenization.tokenizer import encode, eos_ids, load_tokenizer
 from rlsys.types import Completion, GenerationRequest, GradingRequest, Kind, Verdict
 
 TOKENIZER = load_tokenizer("tiny")

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from rlsys.algorithms.reflection import ChunkedThought, LabelReading, Piece
-from rlsys.data.prompts import ThinkTokens
 from rlsys.environments.anytime import AnytimeEnvironment
 from rlsys.environments.reflection import ReflectionEnvironment, Revising
 from rlsys.environments.report import GroupReport
 from rlsys.environments.report_reflection import report_reflections, report_thoughts
 from rlsys.environments.seeds import derive_seed
 from rlsys.reflection.detector import Detection, Outcome, SampledThought
+from rlsys.tokenization.think import ThinkTokens
 from rlsys.types import (
     Completion,
     GenerationRequest,

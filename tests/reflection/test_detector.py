@@ -11,9 +11,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from rlsys.config_reflection import ChunkingConfig, DetectorConfig
-from rlsys.data.decoding import token_texts
-from rlsys.data.tiny_model import CHARACTERS, tiny_tokenizer
+from rlsys.config import ChunkingConfig, DetectorConfig
 from rlsys.errors import EngineError, ModelError
 from rlsys.reflection.detector import (
     Detection,
@@ -22,6 +20,8 @@ from rlsys.reflection.detector import (
     SampledThought,
     detection_counts,
 )
+from rlsys.sft.tiny_model import CHARACTERS, tiny_tokenizer
+from rlsys.tokenization.decoding import token_texts
 from rlsys.types import Candidates, Completion, GenerationRequest
 
 TINY = tiny_tokenizer()

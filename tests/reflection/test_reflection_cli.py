@@ -13,15 +13,15 @@ import yaml
 from chat_server import chat_server
 from typer.testing import CliRunner
 
-from rlsys.cli import app
+from rlsys.cli.app import app
 from rlsys.config import TraceHabits
-from rlsys.config_loading import load_config
-from rlsys.data.prompts import encode
-from rlsys.data.traces import draw_trace
-from rlsys.reflection.config import ReflectionConfig
+from rlsys.config.loading import load_config
+from rlsys.config.reflection import ReflectionConfig
 from rlsys.reflection.journal import Journal
 from rlsys.reflection.responses import Thought, thought_id
 from rlsys.reflection.workplace import Workplace
+from rlsys.sft.traces import draw_trace
+from rlsys.tokenization.tokenizer import encode
 
 run_cli = CliRunner()
 CONFIG = Path(__file__).parents[2] / "configs" / "reflection_tiny.yaml"

@@ -9,12 +9,9 @@ import numpy as np
 import pytest
 
 from rlsys.algorithms.reflection import LabelReading
-from rlsys.config import PromptConfig
-from rlsys.config_reflection import ChunkingConfig
-from rlsys.data.answers import extract_answer
-from rlsys.data.grading import decide
-from rlsys.data.prompts import PromptRenderer, ThinkTokens
-from rlsys.data.tiny_model import TINY_ENVIRONMENT, tiny_tokenizer
+from rlsys.config import ChunkingConfig, PromptConfig
+from rlsys.grading.answers import extract_answer
+from rlsys.grading.compare import decide
 from rlsys.reflection.arithmetic import result_chunks
 from rlsys.reflection.detector import Detection, Outcome, SampledThought, chunked
 from rlsys.reflection.evaluation import (
@@ -26,6 +23,9 @@ from rlsys.reflection.evaluation import (
 from rlsys.reflection.journal import Journal
 from rlsys.reflection.responses import Policy, Thought, read_thoughts, sample_thoughts
 from rlsys.reflection.rows import LabelledThought
+from rlsys.sft.tiny_model import TINY_ENVIRONMENT, tiny_tokenizer
+from rlsys.tokenization.prompts import PromptRenderer
+from rlsys.tokenization.think import ThinkTokens
 from rlsys.types import Completion, GenerationRequest, GradingRequest, Problem, Verdict
 
 TINY = tiny_tokenizer()

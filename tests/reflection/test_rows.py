@@ -12,8 +12,6 @@ import yaml
 
 from rlsys.algorithms.reflection import chunk_thought
 from rlsys.config import SftConfig, SupervisedFile
-from rlsys.data.supervised import FileRows
-from rlsys.data.tiny_model import tiny_tokenizer
 from rlsys.errors import DataError
 from rlsys.reflection.prompts import COMPACT, TEXT, layout_named
 from rlsys.reflection.responses import Answer, Thought
@@ -27,6 +25,8 @@ from rlsys.reflection.rows import (
     reflection_rows,
 )
 from rlsys.reflection.teacher import ArithmeticTeacher, Labels
+from rlsys.sft.rows import FileRows
+from rlsys.sft.tiny_model import tiny_tokenizer
 from rlsys.types import Kind, Problem, Tokens, Verdict
 
 TINY = tiny_tokenizer()

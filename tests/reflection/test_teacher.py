@@ -16,10 +16,9 @@ import pytest
 from raw_server import Answer, raw_server
 
 from rlsys.algorithms.reflection import ChunkedThought, chunk_thought
-from rlsys.data.tiny_model import tiny_tokenizer
+from rlsys.config.reflection import EndpointTeacher
 from rlsys.errors import DataError, EngineError, ResourceError
 from rlsys.reflection.chat import EndpointChat, EngineChat
-from rlsys.reflection.config import EndpointTeacher
 from rlsys.reflection.journal import Journal
 from rlsys.reflection.prompts import classify_prompt, verify_prompt
 from rlsys.reflection.responses import Thought, read_thoughts
@@ -32,6 +31,7 @@ from rlsys.reflection.teacher import (
     read_labels_file,
     read_verification,
 )
+from rlsys.sft.tiny_model import tiny_tokenizer
 from rlsys.types import Completion, GenerationRequest, Problem
 
 YES, NO = "It does. \nAnswer: Yes", "Not yet.\nAnswer: No"

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from rlsys.orchestration.metrics_sink import METRICS, read_rows
+from rlsys.reporting.metrics_file import METRICS, read_rows
 
 MARK = "RLSYS_TEST_MARK"
 """Environment variable that every process of a command inherits."""

@@ -15,7 +15,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from rlsys.data.packing import PackedRows, flatten, pack_rows
+from learner.packing import PackedRows, flatten, pack_rows
 from rlsys.types import NO_PARENT, Kind, Sample, Segment
 
 SHAPE = {

@@ -85,7 +85,7 @@ def chunk_thought(
     Args:
         token_texts: [L] what each token adds to the text, so that joining them gives the text. A
             token that only begins a character adds "" and the one that completes it the character
-            (`rlsys.data.decoding.token_texts`). End-of-thought tokens are left out.
+            (`rlsys.tokenization.decoding.token_texts`). End-of-thought tokens are left out.
         separator: regular expression between pieces. One that matches nothing but a place, such as
             `(?=;)`, splits there without taking a character away.
         least: see `chunks`.

@@ -1,4 +1,4 @@
-"""Settings of the environment (rlsys.config_economics, beside all others) and of its server."""
+"""Settings of the environment (rlsys.config.economics, beside all others) and of its server."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from rlsys.config_base import Section
-from rlsys.config_economics import (
+from rlsys.config.base import Section
+from rlsys.config.economics import (
     METAMATH_TYPES,
     NUMINA_TYPE,
     ArithmeticCorpus,

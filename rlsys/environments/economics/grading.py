@@ -9,9 +9,9 @@ from functools import lru_cache
 from queue import Empty, Queue
 from threading import Thread
 
-from rlsys.data.grading import compare_hard, decide, extract_answer
-from rlsys.data.grading_process import GradingProcess
 from rlsys.errors import RlsysError
+from rlsys.grading.compare import compare_hard, decide, extract_answer
+from rlsys.grading.process import GradingProcess
 from rlsys.types import GradingRequest, Verdict
 
 _log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ PROCESSES = 2
 
 
 class BoundedGrader:
-    """Grades by the policy of rlsys.data.grading within WAIT_LIMIT_S + COMPARE_LIMIT_S seconds.
+    """Grades by the policy of rlsys.grading.compare within WAIT_LIMIT_S + COMPARE_LIMIT_S seconds.
 
     Most answers are decided in microseconds here. The rest is compared in one of a few killable
     processes; one that had to be killed comes back once its successor is ready, and until then

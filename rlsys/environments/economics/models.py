@@ -8,7 +8,7 @@ from openenv.core.env_server import Action, Observation, State
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
-from rlsys.config_economics import CoefficientSet, Mode, Rules
+from rlsys.config.economics import CoefficientSet, Mode, Rules
 from rlsys.environments.economics.budget import BudgetSource
 from rlsys.environments.economics.episode import StopReason
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rlsys.data.answers import clean_gold, extract_answer, is_refused, normalise
 from rlsys.data.arithmetic import arithmetic_problem, draw_texts
 from rlsys.environments.economics.config import ArithmeticCorpus, DatasetsCorpus, Table
 from rlsys.errors import DataError
+from rlsys.grading.answers import clean_gold, extract_answer, is_refused, normalise
 
 _log = logging.getLogger(__name__)
 

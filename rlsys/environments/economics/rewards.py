@@ -29,7 +29,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, get_args
 
-from rlsys.config_economics import CoefficientSet, Mode, Rules
+from rlsys.config.economics import CoefficientSet, Mode, Rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

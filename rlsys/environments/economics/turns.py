@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-from rlsys.config_economics import EconomicsConfig
+from rlsys.config.economics import EconomicsConfig
 from rlsys.environments.economics.budget import resolve_budget
 from rlsys.environments.economics.counting import TokenCounter
 from rlsys.environments.economics.episode import EconomicsEpisode

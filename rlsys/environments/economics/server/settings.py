@@ -9,7 +9,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from rlsys.config_loading import check_tree, parse_value
+from rlsys.config.loading import check_tree, parse_value
 from rlsys.environments.economics.config import EconomicsConfig, EconomicsServerConfig
 from rlsys.errors import ConfigError
 
@@ -38,7 +38,7 @@ def config_from_environment(variables: Mapping[str, str]) -> EconomicsServerConf
             server[setting] = _value(variable, text, EconomicsServerConfig.model_fields[setting])
         else:
             raise ConfigError(
-                f"{variable} names no setting; EconomicsConfig in rlsys/config_economics.py lists "
+                f"{variable} names no setting; EconomicsConfig in rlsys/config/economics.py lists "
                 f"those of the environment, and {_server_settings()} are the server's"
             )
     try:

@@ -1,0 +1,5 @@
+"""The command line; `main` is the `rlsys` command."""
+
+from rlsys.cli.app import main
+
+__all__ = ["main"]

@@ -1,0 +1,202 @@
+"""The command line. Each command loads and checks, then hands over to rlsys.launch.
+
+Exit codes: 0 done, 1 a run failed, 2 the input is wrong (nothing was started), 130 stopped early.
+What is heavy is imported inside the commands, so that help and refusals come at once.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from rlsys.cli import economics, reflection
+from rlsys.cli.common import STOPPED, ConfigFile, Overrides, sentences, terminal
+from rlsys.errors import UserError
+
+
+class _Commands(TyperGroup):
+    """Knows commands of two words, such as `eval economics` beside `eval CONFIG.yaml`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        two = " ".join(args[:2])
+        return super().resolve_command(ctx, [two, *args[2:]] if two in self.commands else args)
+
+
+app = typer.Typer(
+    name="rlsys",
+    cls=_Commands,
+    help="Train reasoning language models to spend thinking tokens well.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+app.add_typer(reflection.app, name="reflection")
+app.command("eval economics")(economics.evaluate)
+
+Supervised = Annotated[bool, typer.Option("--sft", help="The configuration of `rlsys sft`.")]
+
+
+def main() -> None:
+    """Run the command line."""
+    app()
+
+
+@app.command()
+def train(
+    config_file: ConfigFile,
+    overrides: Overrides = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything that needs no Ray, then stop.")
+    ] = False,
+) -> None:
+    """Train a reasoner, or go on with the run that the run directory holds."""
+    with sentences():
+        from rlsys.config.loading import dump_config, load_config
+        from rlsys.launch.inputs import check_inputs
+        from rlsys.launch.preflight import batch_table, check_local_gpus, evaluation_warning
+        from rlsys.reporting.metrics_file import read_reference
+        from rlsys.training.run_folder import check_resume, last_checkpoint
+
+        config = load_config(config_file, overrides or [])
+        check_resume(config)
+        reference = read_reference(config.evaluation.reference)
+        check_local_gpus(config)
+        if warning := evaluation_warning(config):
+            typer.echo(f"rlsys: warning: {warning}", err=True)
+        if dry_run:
+            console = terminal()
+            console.print(batch_table(config))
+            console.print(check_inputs(config).summary, highlight=False)
+            return
+        from rlsys.launch import training
+        from rlsys.reporting.reporter import Reporter
+
+        with Reporter(config.run_dir, config.steps, terminal(), reference) as reporter:
+            resumed_step = last_checkpoint(config.run_dir)
+            reporter.start(dump_config(config), batch_table(config), resumed_step)
+            if not training.train(config, reporter):
+                raise typer.Exit(STOPPED)
+            reporter.final_table()
+
+
+@app.command()
+def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
+    """Train a model on written-out responses; the result is in run_dir/export."""
+    with sentences():
+        from rlsys.config import SftConfig
+        from rlsys.config.loading import dump_config, load_config
+        from rlsys.launch.preflight import check_local_gpus
+        from rlsys.tokenization.model_folder import check_model
+
+        config = load_config(config_file, overrides or [], SftConfig)
+        check_local_gpus(config)
+        check_model(config.model, on_cpu=False)
+        from rlsys.launch import supervised
+        from rlsys.reporting.reporter import Reporter
+
+        with Reporter(config.run_dir, config.steps, terminal()) as reporter:
+            steps = f"{config.steps} steps of {config.rows_per_step} rows"
+            reporter.start(dump_config(config), steps)
+            supervised.sft(config, reporter)
+
+
+@app.command(name="eval")
+def evaluate(config_file: ConfigFile, overrides: Overrides = None) -> None:
+    """Measure the anytime curve of model.path; the numbers are in run_dir/evaluation."""
+    with sentences():
+        from rlsys.config.loading import dump_config, load_config
+        from rlsys.launch.preflight import check_local_gpus
+        from rlsys.reporting.metrics_file import read_reference
+
+        config = load_config(config_file, overrides or [])
+        reference = read_reference(config.evaluation.reference)
+        check_local_gpus(config)
+        from rlsys.launch import training
+        from rlsys.reporting.reporter import Reporter
+
+        # Beside the metrics of a training run in the same folder, which stay as they are.
+        folder = config.run_dir / "evaluation"
+        with Reporter(folder, 0, terminal(), reference) as reporter:
+            reporter.start(dump_config(config), f"evaluating {config.model.path}")
+            warning = training.evaluate(config, reporter)
+            reporter.final_table()
+            if warning:
+                typer.echo(f"rlsys: warning: {warning}", err=True)
+
+
+@app.command("serve-env")
+def serve_environment(
+    overrides: Overrides = None,
+    config_file: Annotated[
+        Path | None, typer.Option("--config", help="A YAML file of settings; else the defaults.")
+    ] = None,
+    stage_folder: Annotated[
+        Path | None,
+        typer.Option("--stage", help="Serve nothing; write a folder for `openenv push` instead."),
+    ] = None,
+) -> None:
+    """Serve the economics environment over OpenEnv, for instance with `port=8001`."""
+    with sentences():
+        if stage_folder is not None:
+            from rlsys.environments.economics.server.staging import stage
+
+            stage(stage_folder)
+            typer.echo(f"wrote {stage_folder}")
+            return
+        from rlsys.config.loading import load_config
+        from rlsys.environments.economics.config import EconomicsServerConfig
+
+        config = load_config(config_file, overrides or [], EconomicsServerConfig)
+        if find_spec("openenv") is None:
+            raise UserError("serve-env needs OpenEnv; install it with pip install 'rlsys[env]'")
+        from rlsys.environments.economics.server.application import serve
+
+        serve(config)
+
+
+@app.command()
+def doctor(
+    ray: Annotated[bool, typer.Option("--ray", help="Start a local Ray as well.")] = False,
+) -> None:
+    """Tell what is wrong with this machine, and the remedy."""
+    from rich.text import Text
+
+    from rlsys.doctor import Status, examine
+
+    console = terminal()
+    styles = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
+    failed = False
+    for finding in examine(start_ray=ray):
+        failed |= finding.status is Status.FAIL
+        line = Text(f"{finding.status.value:<4} ", styles[finding.status])
+        line.append(f"{finding.check}: {finding.seen}", "default")
+        line.append(f" -> {finding.remedy}" if finding.remedy else "", "default")
+        console.print(line, soft_wrap=True)
+    raise typer.Exit(int(failed))
+
+
+@config_app.command("show")
+def show(config_file: ConfigFile, overrides: Overrides = None, sft: Supervised = False) -> None:
+    """Print the whole configuration with every default, as YAML."""
+    with sentences():
+        from rlsys.config import RunConfig, SftConfig
+        from rlsys.config.loading import dump_config, load_config
+
+        schema = SftConfig if sft else RunConfig
+        typer.echo(dump_config(load_config(config_file, overrides or [], schema)), nl=False)
+
+
+@config_app.command("schema")
+def schema(sft: Supervised = False) -> None:
+    """Print the JSON Schema of configurations, for editors."""
+    import json
+
+    from rlsys.config import RunConfig, SftConfig
+
+    typer.echo(json.dumps((SftConfig if sft else RunConfig).model_json_schema(), indent=2))

@@ -1,0 +1,99 @@
+"""`rlsys reflection`: training data of the reflection model, and its measure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from rlsys.cli.common import ConfigFile, Overrides, sentences, terminal
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from rlsys.config.reflection import ReflectionConfig
+    from rlsys.reflection.evaluation import Evaluation
+
+app = typer.Typer(
+    help="Label thoughts, make the reflection model's rows, measure it.", no_args_is_help=True
+)
+
+
+@app.command()
+def label(config_file: ConfigFile, overrides: Overrides = None) -> None:
+    """Sample thoughts of the policy and have their chunks labelled; goes on where it stopped."""
+    with sentences():
+        config = _load(config_file, overrides)
+        from rlsys.launch import reflection
+
+        reflection.label(config, typer.echo)
+
+
+@app.command()
+def rows(config_file: ConfigFile, overrides: Overrides = None) -> None:
+    """Turn labels into rows for `rlsys sft`; they are in run_dir/rows."""
+    with sentences():
+        config = _load(config_file, overrides)
+        from rlsys.launch import reflection
+
+        reflection.rows(config, typer.echo)
+
+
+@app.command(name="eval")
+def evaluate(config_file: ConfigFile, overrides: Overrides = None) -> None:
+    """Measure detection and revision on held-out problems; see run_dir/evaluation."""
+    with sentences():
+        config = _load(config_file, overrides)
+        from rlsys.launch import reflection
+
+        evaluation = reflection.evaluate(config, typer.echo)
+        console = terminal()
+        console.print(_detection_table(evaluation))
+        console.print(_revision_table(evaluation))
+
+
+def _load(config_file: ConfigFile, overrides: Overrides) -> ReflectionConfig:
+    from rlsys.config.loading import load_config
+    from rlsys.config.reflection import ReflectionConfig
+
+    return load_config(config_file, overrides or [], ReflectionConfig)
+
+
+def _detection_table(evaluation: Evaluation) -> Table:
+    from rich.table import Table
+
+    scores = evaluation.detection
+    table = Table(title="Result chunks: the reflection model against the teacher")
+    table.add_column("")
+    table.add_column("", justify="right")
+    for name, value in (
+        ("thoughts with chunks", f"{scores.thoughts:,}"),
+        ("chunks", f"{scores.chunks:,}"),
+        ("chunks labelled right", f"{scores.accuracy:.3f}"),
+        ("  if all were called Think", f"{scores.all_think:.3f}"),
+        ("first result chunk right", f"{scores.first_accuracy:.3f}"),
+        ("  of thoughts that state the answer", f"{scores.first_of_answered:.3f}"),
+        ("precision of Result", f"{scores.precision:.3f}"),
+        ("recall of Result", f"{scores.recall:.3f}"),
+        *((name, f"{count:,}") for name, count in evaluation.counts.items() if count),
+    ):
+        table.add_row(name, value)
+    return table
+
+
+def _revision_table(evaluation: Evaluation) -> Table:
+    from rich.table import Table
+
+    table = Table(title="Revision alone: answers of the policy from each cut")
+    table.add_column("cut")
+    for heading in ("accuracy", "tokens", "tokens in %", "thought in %"):
+        table.add_column(heading, justify="right")
+    for row in evaluation.revisions:
+        table.add_row(
+            row.cut,
+            f"{row.accuracy:.3f}",
+            f"{row.tokens:.1f}",
+            f"{row.token_ratio:.1f}",
+            f"{row.thought_ratio:.1f}",
+        )
+    return table

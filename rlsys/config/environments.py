@@ -1,0 +1,281 @@
+"""The environments that ship with rlsys: how an episode is rolled out."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+
+from rlsys.config.base import NonNegativeInt, Section, check_budgets
+from rlsys.config.economics import ArithmeticCorpus, Corpus, EconomicsConfig
+from rlsys.config.models import EnginesConfig, ModelConfig
+
+Word = Annotated[str, Field(min_length=1)]
+
+
+class CountingConfig(Section):
+    """What counts as a reflection (rlsys.algorithms.reflection.count_reflections)."""
+
+    mode: Literal["published", "words"] = "words"
+    """`words` finds `words` standing alone, `published` the paper's keywords anywhere, as the "but"
+    in "distribution"."""
+    words: Annotated[tuple[Word, ...], Field(min_length=1)] = (
+        "wait",
+        "alternatively",
+        "check",
+        "but",
+    )
+    """What `words` counts; the tiny reasoner reflects with `?`."""
+    gap: NonNegativeInt = 59
+    """Characters that join two of them into one reflection, at most."""
+
+
+class ThoughtSection(Section):
+    """How a thought ends, and how an answer follows it."""
+
+    answer_tokens: PositiveInt = 118
+    """Most sampled tokens per answer."""
+    think_end: str = "</think>"
+    """The single token that ends a thought."""
+    closing: str = "...\n\n...\n\n"
+    """Text forced before think_end where the thought is cut."""
+    answer_header: str = "\n\n**Final Answer**\n"
+    """Text forced after think_end, before the answer."""
+    reflections: CountingConfig = CountingConfig()
+
+    @property
+    def longest_thought(self) -> int:
+        """Most tokens of a thought."""
+        raise NotImplementedError
+
+
+class AnytimeConfig(ThoughtSection):
+    """Thought up to the largest budget, cut at every budget, answers at every cut."""
+
+    type: Literal["anytime"] = "anytime"
+    budgets: tuple[PositiveInt, ...] = (16, 32, 48, 64)
+    """Increasing numbers of thought tokens; one reward slot each."""
+    answers: PositiveInt = 4
+    """Answers sampled per slot (A)."""
+
+    @model_validator(mode="after")
+    def _increasing(self) -> AnytimeConfig:
+        check_budgets(self.budgets, "environment.budgets")
+        return self
+
+    @property
+    def slots(self) -> int:
+        """Scores per episode: budgets x answers."""
+        return len(self.budgets) * self.answers
+
+    @property
+    def longest_thought(self) -> int:
+        """The largest budget."""
+        return self.budgets[-1]
+
+
+class ChunkingConfig(Section):
+    """How a thought becomes numbered chunks (rlsys.algorithms.reflection.chunk_thought)."""
+
+    separator: str = r"\n{2,}"
+    """Regular expression between pieces; `(?=[;?])` splits the tiny reasoner's thoughts."""
+    least: PositiveInt = 32
+    """Tokens from which the end of a sentence ends a chunk."""
+    most: PositiveInt = 128
+    """Tokens that a chunk stays below where it can; 1 makes every piece a chunk."""
+
+    @field_validator("separator")
+    @classmethod
+    def _compiles(cls, value: str) -> str:
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"separator {value!r} is no regular expression ({error})") from None
+        return value
+
+    @model_validator(mode="after")
+    def _room(self) -> ChunkingConfig:
+        # most = 1 is a rule of its own, and `least` says nothing then.
+        if 1 < self.most <= self.least:
+            raise ValueError(
+                f"least {self.least} leaves no room below most {self.most}; make least smaller "
+                "than most, or most 1 for a chunk per piece"
+            )
+        return self
+
+
+class DetectorConfig(Section):
+    """How the reflection model is asked which chunks state an answer."""
+
+    layout: Literal["text", "compact"] = "text"
+    """`text` is an instruction for a chat model, `compact` has a character per label for the tiny
+    one (rlsys.reflection.prompts)."""
+    chunking: ChunkingConfig = ChunkingConfig()
+    candidates: Annotated[int, Field(ge=2, le=20)] = 5
+    """Most likely tokens that a label's probability is read from."""
+
+
+class RevisionConfig(Section):
+    """Where the policy answers once more: at the cut that a frozen reflection model finds."""
+
+    reader: ModelConfig
+    """The reflection model."""
+    reader_generation: EnginesConfig = EnginesConfig(max_sequences=64, gpu_memory_utilization=0.3)
+    """Its engines. With a fraction of a card each, beside a policy engine that has a fraction too,
+    they share that engine's card; else they have resources of their own."""
+    detector: DetectorConfig = DetectorConfig()
+    strength: Literal["normal", "weak", "strong", "first"] = "normal"
+    """Which chunk to cut after (rlsys.algorithms.reflection.cut_index)."""
+    answer_tokens: PositiveInt | None = None
+    """Most sampled tokens of a revised answer; None takes the environment's."""
+    timeout_s: PositiveFloat = 120.0
+    """A thought that is not read by then keeps its original, and is counted."""
+    restarts: NonNegativeInt = 3
+    """How often the process of a dead reader is started again; then its thoughts keep their
+    originals."""
+
+
+class ReflectionEpisodes(ThoughtSection):
+    """A thought with its own answer, and a revision of it (arXiv 2505.19862)."""
+
+    type: Literal["reflection"] = "reflection"
+    budget: PositiveInt = 8192
+    """Most tokens of a thought; one that has not ended by then is closed by force."""
+    revision: RevisionConfig | None = None
+    """None grows originals only, and needs no reflection model."""
+
+    @property
+    def longest_thought(self) -> int:
+        """The budget."""
+        return self.budget
+
+    @property
+    def revision_tokens(self) -> int:
+        """Most sampled tokens of a revised answer; 0 without revisions."""
+        if self.revision is None:
+            return 0
+        return self.revision.answer_tokens or self.answer_tokens
+
+
+class DialogueSection(Section):
+    """What all environments of several turns share: one growing sequence, a reply per turn."""
+
+    reply_tokens: PositiveInt = 512
+    """Most sampled tokens of one reply, thought included."""
+    think_end: str | None = None
+    """The token that ends a thought; a reply's text after it is what the environment sees. None for
+    a model that does not think."""
+    attempts: PositiveInt = 3
+    """How often an episode is begun anew when its environment is lost in the middle of it."""
+
+    @property
+    def most_turns(self) -> int:
+        """Most replies of an episode."""
+        raise NotImplementedError
+
+    @property
+    def most_sampled(self) -> int:
+        """Most sampled tokens of an episode."""
+        raise NotImplementedError
+
+
+class ConnectionConfig(Section):
+    """How an environment behind a URL is talked to."""
+
+    max_sessions: PositiveInt = 64
+    """Sessions at once, of each environment actor; together no more than the server serves."""
+    patience_s: PositiveFloat = 300.0
+    """How long to try while the server does not answer; then the episode is lost."""
+    message_timeout_s: PositiveFloat = 60.0
+    """How long the answer to one message may take."""
+
+
+class EconomicsDialogue(DialogueSection):
+    """Problems that share one token budget (rlsys.environments.economics).
+
+    `data.prompt.template` may show {remaining}, {questions_remaining}, {per_question}, {number} and
+    {problems} beside {problem}.
+    """
+
+    type: Literal["economics"] = "economics"
+    episode: EconomicsConfig = EconomicsConfig()
+    """The environment that runs inside the environment actors."""
+    evaluation_corpus: Corpus = ArithmeticCorpus(held_out=True)
+    """Questions of the evaluation, in the place of episode.corpus."""
+    url: str | None = None
+    """A server of the environment (`rlsys serve-env`), used in place of one inside the actors. Of
+    `episode`, only problems, mode and total_budget are then used, and should be the server's."""
+    evaluation_url: str | None = None
+    """The server of the evaluation, with held-out questions; None takes `url`."""
+    tokenizer_name: Annotated[str, Field(min_length=1)] | None = None
+    """Asked of a server that does not trust its clients: it counts with this tokenizer, which
+    should be the policy's, and without `episode.total_budget` it sets the budget by it, too. A
+    trusting one charges sampled ids and needs none."""
+    connection: ConnectionConfig = ConnectionConfig()
+
+    @model_validator(mode="after")
+    def _counts_where_it_is_played(self) -> EconomicsDialogue:
+        given = {"tokenizer": self.episode.tokenizer, "trusted": self.episode.trusted}
+        for name, value in given.items():
+            if value:
+                raise ValueError(
+                    f"environment.episode.{name} {value!r} has no effect: training charges sampled "
+                    "ids, and a server counts as it was started; leave it out"
+                )
+        if self.tokenizer_name is not None and self.url is None:
+            raise ValueError(
+                f"environment.tokenizer_name {self.tokenizer_name!r} is for a server; in the "
+                "actors sampled ids are charged: leave it out, or give a url"
+            )
+        return self
+
+    @property
+    def most_turns(self) -> int:
+        """Most replies of an episode."""
+        return self.episode.problems
+
+    @property
+    def most_sampled(self) -> int:
+        """Most sampled tokens of an episode."""
+        replies = self.most_turns * self.reply_tokens
+        if self.episode.mode == "soft" or self.episode.total_budget is None:
+            return replies
+        return min(replies, self.episode.total_budget)
+
+
+class OpenEnvDialogue(DialogueSection):
+    """Anybody's OpenEnv environment that shows a text and takes a text."""
+
+    type: Literal["openenv"] = "openenv"
+    url: str
+    """Where it is served, for instance http://127.0.0.1:8000."""
+    evaluation_url: str | None = None
+    """The server of the evaluation; None takes `url`."""
+    observation_field: str
+    """Field of an observation that becomes the user turn."""
+    action_field: str
+    """Field of an action that takes the visible part of a reply."""
+    remaining_field: str | None = None
+    """Field with the tokens that may still be sampled, where there is a shared budget."""
+    reset_options: dict[str, str | int | float | bool] = Field(default_factory=dict)
+    """Sent with every reset beside the seed."""
+    max_turns: PositiveInt = 10
+    """Replies after which an episode that has not ended is left."""
+    connection: ConnectionConfig = ConnectionConfig()
+
+    @property
+    def most_turns(self) -> int:
+        """Most replies of an episode."""
+        return self.max_turns
+
+    @property
+    def most_sampled(self) -> int:
+        """Most sampled tokens of an episode."""
+        return self.most_turns * self.reply_tokens
+
+
+Environment = Annotated[
+    AnytimeConfig | ReflectionEpisodes | EconomicsDialogue | OpenEnvDialogue,
+    Field(discriminator="type"),
+]

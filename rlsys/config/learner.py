@@ -1,0 +1,91 @@
+"""What a training step holds, and the DeepSpeed group that takes it."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from pydantic import PositiveFloat, PositiveInt, model_validator
+
+from rlsys.config.base import Fraction, NonNegativeFloat, NonNegativeInt, Section
+
+
+class BatchConfig(Section):
+    """One unit: problems x group_size episodes, each with budgets x answers scores."""
+
+    problems: PositiveInt = 32
+    """Problems (groups) per training step."""
+    group_size: PositiveInt = 8
+    """Episodes per problem (G)."""
+    optimizer_steps: PositiveInt = 1
+    """Optimizer steps per training step; must divide `problems`."""
+
+    @property
+    def episodes(self) -> int:
+        """problems * group_size."""
+        return self.problems * self.group_size
+
+    @model_validator(mode="after")
+    def _divides(self) -> BatchConfig:
+        if self.problems % self.optimizer_steps:
+            raise ValueError(
+                f"batch.problems {self.problems} must be a multiple of "
+                f"batch.optimizer_steps {self.optimizer_steps}"
+            )
+        return self
+
+
+class OptimizerConfig(Section):
+    """AdamW and its schedule."""
+
+    learning_rate: NonNegativeFloat = 1e-4
+    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
+    epsilon: PositiveFloat = 1e-8
+    weight_decay: NonNegativeFloat = 0.0
+    max_grad_norm: PositiveFloat = 1.0
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: NonNegativeInt = 0
+
+
+Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+class LoraConfig(Section):
+    """Low-rank adapters beside frozen weights (arXiv 2106.09685), through peft.
+
+    There is no dropout: the ratio to the policy that sampled must be 1 before the first step.
+    """
+
+    rank: PositiveInt = 16
+    alpha: PositiveFloat = 32.0
+    """The adapters' product is multiplied by alpha / rank."""
+    target_modules: tuple[Projection, ...] = get_args(Projection)
+    """Projections of every layer that get an adapter."""
+
+    @model_validator(mode="after")
+    def _trains_something(self) -> LoraConfig:
+        if not self.target_modules:
+            raise ValueError(
+                "learner.lora.target_modules is empty; name at least one projection, for instance "
+                "[q_proj, v_proj]"
+            )
+        return self
+
+
+class LearnerConfig(Section):
+    """The DeepSpeed group that trains the policy."""
+
+    ranks: PositiveInt = 1
+    gpus_per_rank: NonNegativeFloat = 0.0
+    """1 for a card each, a fraction to share the card with an engine, 0 for the CPU."""
+    cpus_per_rank: PositiveFloat = 1.0
+    zero_stage: Literal[0, 1, 2, 3] = 1
+    row_tokens: PositiveInt = 1024
+    """Length of a packed row; grown to the longest tree if that is longer."""
+    micro_batch_rows: PositiveInt = 8
+    """Rows per forward and backward pass."""
+    gradient_checkpointing: bool = False
+    logits_chunk: PositiveInt = 1024
+    """Tokens whose logits exist at once."""
+    lora: LoraConfig | None = None
+    """Train adapters only; None trains all weights."""
+    optimizer: OptimizerConfig = OptimizerConfig()

@@ -1,0 +1,57 @@
+"""A language model, its engines, or the endpoint that serves it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import PositiveFloat, PositiveInt
+
+from rlsys.config.base import Fraction, NonNegativeFloat, NonNegativeInt, Section
+
+
+class ModelConfig(Section):
+    """A language model, for instance the policy at the start of the run."""
+
+    path: str = "tiny"
+    """Hugging Face folder or hub name; `tiny` is the arithmetic reasoner that ships with rlsys."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the engine's weights and of the learner's forward and backward pass."""
+    max_length: PositiveInt | None = None
+    """Longest sequence in tokens; None takes the model's own limit."""
+
+
+class EnginesConfig(Section):
+    """The vLLM engines of one model."""
+
+    engines: PositiveInt = 1
+    tensor_parallel: PositiveInt = 1
+    gpus_per_engine: NonNegativeFloat = 0.0
+    """Cards per engine (tensor_parallel of them), a fraction to share one, 0 for the CPU."""
+    cpus_per_engine: PositiveFloat = 1.0
+    max_sequences: PositiveInt = 256
+    """Sequences an engine decodes at once."""
+    kv_cache_mib: PositiveInt | None = None
+    """KV cache per engine; None lets gpu_memory_utilization decide."""
+    gpu_memory_utilization: Fraction = 0.4
+    enforce_eager: bool = True
+    """False captures CUDA graphs: slower start, faster decoding."""
+
+
+class GenerationConfig(EnginesConfig):
+    """The policy's engines."""
+
+    temperature: PositiveFloat = 1.0
+
+
+class EndpointSection(Section):
+    """A model behind an OpenAI-compatible server, `vllm serve` included."""
+
+    base_url: str
+    """With the version, for instance https://api.openai.com/v1 or http://127.0.0.1:8001/v1."""
+    model: str
+    api_key_env: str | None = None
+    """Name of the environment variable with the key; None sends none."""
+    timeout_s: PositiveFloat = 60.0
+    """Of one attempt."""
+    retries: NonNegativeInt = 2
+    """Further attempts, after growing pauses, where the network or the server fails."""

@@ -1,0 +1,205 @@
+"""The whole configuration of a training run: typed, frozen, unknown keys refused.
+
+Derived numbers are properties with the formula in the docstring. What needs the model or the
+cluster to be checked is checked in rlsys.launch.preflight; the rest is checked here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import PositiveFloat, PositiveInt, model_validator
+
+from rlsys.config.algorithms import Algorithm, BrpoConfig, GrpoConfig, LossConfig
+from rlsys.config.base import NonNegativeInt, Section, check_budgets
+from rlsys.config.data import DataConfig
+from rlsys.config.environments import (
+    AnytimeConfig,
+    DialogueSection,
+    Environment,
+    ReflectionEpisodes,
+    RevisionConfig,
+)
+from rlsys.config.learner import BatchConfig, LearnerConfig
+from rlsys.config.models import GenerationConfig, ModelConfig
+
+
+class SyncConfig(Section):
+    """How new weights reach the engines."""
+
+    transport: Literal["auto", "shm", "ipc", "nccl"] = "auto"
+    """auto: shared memory on CPU, CUDA IPC on a shared card, NCCL between cards."""
+    bucket_mib: PositiveInt = 256
+    deadline_s: PositiveFloat = 120.0
+    canary_prompts: PositiveInt = 4
+    """Fixed sequences whose log-probs engine and learner must agree on after each sync."""
+    canary_tolerance: PositiveFloat | None = None
+    """Largest mean absolute gap in nats; None takes 1e-3 in float32 on the CPU, 1e-2 in float32 on
+    a GPU, 0.2 in bfloat16."""
+
+
+class RolloutConfig(Section):
+    """Environment actors and how far generation may run ahead."""
+
+    environment_actors: PositiveInt = 1
+    max_staleness: NonNegativeInt = 0
+    """Versions a trained token may be behind the weights it trains; 0 is the synchronous run."""
+
+
+class GradingConfig(Section):
+    """The pool of killable processes that compares answers."""
+
+    actors: PositiveInt = 1
+    timeout_s: PositiveFloat = 5.0
+    """Wall-clock limit of one comparison; a slower one is killed and INVALID."""
+    max_characters: PositiveInt = 1024
+    """Longer answers are INVALID."""
+
+
+class EvaluationConfig(Section):
+    """The anytime curve on the held-out problems."""
+
+    every: NonNegativeInt = 0
+    """Steps between evaluations during the run; 0 only before and after."""
+    problems: PositiveInt = 256
+    budgets: tuple[PositiveInt, ...] | None = None
+    """Budgets of the curve; None takes the environment's."""
+    samples: PositiveInt = 1
+    """Episodes per problem."""
+    answers: PositiveInt = 1
+    """Answers per cut."""
+    temperature: PositiveFloat = 1.0
+    reference: Path | None = None
+    """Folder of a run or evaluation whose first numbers token ratios are taken against, for
+    instance of the starting model; None takes this run's own."""
+
+    @model_validator(mode="after")
+    def _increasing(self) -> EvaluationConfig:
+        if self.budgets is not None:
+            check_budgets(self.budgets, "evaluation.budgets")
+        return self
+
+
+class CheckpointConfig(Section):
+    """What survives a kill."""
+
+    every: NonNegativeInt = 50
+    """Steps between checkpoints; 0 only at the end."""
+    keep: PositiveInt = 2
+    """Newest checkpoints kept."""
+
+
+class RunConfig(Section):
+    """Everything `rlsys train` needs."""
+
+    name: str = "run"
+    run_dir: Path = Path("runs/run")
+    """Folder of everything the run leaves behind; an existing one is resumed."""
+    seed: NonNegativeInt = 0
+    steps: PositiveInt = 100
+    """Training steps of the whole run."""
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    environment: Environment = AnytimeConfig()
+    algorithm: Algorithm = BrpoConfig()
+    loss: LossConfig = LossConfig()
+    batch: BatchConfig = BatchConfig()
+    learner: LearnerConfig = LearnerConfig()
+    generation: GenerationConfig = GenerationConfig()
+    sync: SyncConfig = SyncConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    grading: GradingConfig = GradingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RunConfig:
+        algorithm, fitting = self.algorithm, _fitting_methods(self.environment)
+        if algorithm.method not in fitting:
+            raise ValueError(
+                f"algorithm.method {algorithm.method!r} does not fit environment.type "
+                f"{self.environment.type!r}; use {' or '.join(map(repr, fitting))}"
+            )
+        self._check_group_baseline()
+        if isinstance(algorithm, GrpoConfig) and self.anytime.slots != 1:
+            env = self.anytime
+            raise ValueError(
+                f"algorithm.method 'grpo' trains one answer at one budget, but environment has "
+                f"{len(env.budgets)} budgets x {env.answers} answers; set environment.budgets to "
+                f"[{env.budgets[-1]}] and environment.answers to 1, or use method 'brpo'"
+            )
+        return self
+
+    def _check_group_baseline(self) -> None:
+        algorithm = self.algorithm
+        alone = isinstance(algorithm, BrpoConfig) and not (
+            algorithm.mode in ("brpo", "v2only") or self.anytime.answers == 1
+        )
+        if self.batch.group_size == 1 and not alone:
+            raise ValueError(
+                f"batch.group_size 1 leaves algorithm.method {algorithm.method!r} without a group "
+                "baseline; use 2 or more"
+            )
+
+    @property
+    def anytime(self) -> AnytimeConfig:
+        """The environment of a run whose episodes are anytime episodes."""
+        assert isinstance(self.environment, AnytimeConfig)
+        return self.environment
+
+    @property
+    def evaluation_budgets(self) -> tuple[int, ...]:
+        """evaluation.budgets, or the environment's."""
+        if self.evaluation.budgets is not None:
+            return self.evaluation.budgets
+        env = self.environment
+        return (env.budget,) if isinstance(env, ReflectionEpisodes) else self.anytime.budgets
+
+    @property
+    def revision(self) -> RevisionConfig | None:
+        """How thoughts are revised, in a run that does it."""
+        env = self.environment
+        return env.revision if isinstance(env, ReflectionEpisodes) else None
+
+    @property
+    def longest_episode(self) -> int:
+        """Most sampled tokens of an episode.
+
+        Anytime: the last budget + slots x answer tokens. Reflection: the budget, an answer and a
+        revised one. Dialogues: the budget, or all replies.
+        """
+        env = self.environment
+        if isinstance(env, AnytimeConfig):
+            return env.budgets[-1] + env.slots * env.answer_tokens
+        if isinstance(env, ReflectionEpisodes):
+            return env.budget + env.answer_tokens + env.revision_tokens
+        return env.most_sampled
+
+    @property
+    def resolved_loss(self) -> LossConfig:
+        """loss, with its `constant` filled in."""
+        constant = self.loss.constant or self.longest_episode
+        return self.loss.model_copy(update={"constant": constant})
+
+    @property
+    def canary_tolerance(self) -> float:
+        """sync.canary_tolerance, or the default of the model's precision."""
+        if self.sync.canary_tolerance is not None:
+            return self.sync.canary_tolerance
+        if self.model.dtype == "bfloat16":
+            # Rounding alone is 0.04 to 0.11 (measured), most where a model is sure of its tokens.
+            # Weights that arrived wrong are off by whole nats.
+            return 0.2
+        # On GPUs the engine's float32 attention multiplies in TF32.
+        return 1e-2 if self.generation.gpus_per_engine else 1e-3
+
+
+def _fitting_methods(environment: Environment) -> tuple[str, ...]:
+    """The methods that train an environment's episodes."""
+    match environment:
+        case AnytimeConfig():
+            return ("brpo", "grpo")
+        case ReflectionEpisodes():
+            return ("rea",)
+        case DialogueSection():
+            return ("turn_grpo",)

@@ -1,0 +1,124 @@
+"""Everything `rlsys sft` needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from rlsys.config.base import NonNegativeFloat, NonNegativeInt, Section, Share
+from rlsys.config.data import PromptConfig
+from rlsys.config.learner import LearnerConfig
+from rlsys.config.models import ModelConfig
+
+
+class RpoConfig(Section):
+    """The loss on pairs: DPO plus the likelihood of the chosen (arXiv 2404.19733)."""
+
+    beta: PositiveFloat = 0.1
+    """How strongly the policy is held to the starting policy."""
+    alpha: NonNegativeFloat = 1.0
+    """Weight of the likelihood of the chosen; 0 is plain DPO."""
+
+
+class TraceHabits(Section):
+    """How arithmetic is written out in supervised traces (rlsys.sft.traces)."""
+
+    silent: Share = 0.0
+    """Traces that answer at once, without a thought."""
+    terse: Share = 0.25
+    """Traces that write running totals only; like the rest, of those that think."""
+    check: Share = 0.0
+    """Steps of a verbose chain that are done once more right away, without a slip."""
+    recheck: Share = 0.5
+    """Verbose traces that go through the whole chain once more, asked again after every chain."""
+    slip: Share = 0.01
+    """Steps of the first chain that are wrong by one."""
+
+
+class ArithmeticTraces(Section):
+    """Supervised rows from the arithmetic generator: terse, verbose, overthinking, wrong turns."""
+
+    source: Literal["arithmetic"] = "arithmetic"
+    difficulty: tuple[PositiveInt, PositiveInt] = (6, 6)
+    habits: TraceHabits = TraceHabits()
+    seed: NonNegativeInt = 0
+
+
+class DialogueTraces(Section):
+    """Supervised dialogues: arithmetic problems that share a budget, each with a written trace."""
+
+    source: Literal["dialogue"] = "dialogue"
+    terms: tuple[PositiveInt, PositiveInt] = (2, 10)
+    """Fewest and most numbers joined in a problem."""
+    problems: PositiveInt = 10
+    """Problems per dialogue."""
+    habits: TraceHabits = TraceHabits()
+    budget: tuple[PositiveInt, PositiveInt] = (200, 600)
+    """Smallest and largest budget of a dialogue in tokens; it ends where the budget does."""
+    reply: str = "{thought}</think>\n\n**Final Answer**\n\\boxed{{answer}}"
+    """Text of a reply, from {thought} and {answer}."""
+    prompt: PromptConfig = PromptConfig()
+    """Its template may show {remaining}, {questions_remaining}, {per_question}, {number}."""
+    seed: NonNegativeInt = 0
+
+
+class SupervisedFile(Section):
+    """Supervised rows from files: a prompt (rendered through `prompt`) and a response."""
+
+    source: Literal["file"] = "file"
+    path: tuple[Path, ...] = Field(min_length=1)
+    prompt_column: str = "problem"
+    response_column: str = "response"
+    prompt: PromptConfig = PromptConfig()
+    max_tokens: PositiveInt = 2048
+    """Longer rows are dropped and counted."""
+
+    @property
+    def columns(self) -> tuple[str, str]:
+        """Columns of a row: prompt, response."""
+        return self.prompt_column, self.response_column
+
+
+class PreferenceFile(Section):
+    """Pairs from files: a prompt, the response to prefer and the one to turn away from."""
+
+    source: Literal["preferences"] = "preferences"
+    path: tuple[Path, ...] = Field(min_length=1)
+    prompt_column: str = "problem"
+    chosen_column: str = "chosen"
+    rejected_column: str = "rejected"
+    prompt: PromptConfig = PromptConfig()
+    max_tokens: PositiveInt = 2048
+    """Pairs of which a prompt with its response is longer are dropped and counted."""
+
+    @property
+    def columns(self) -> tuple[str, str, str]:
+        """Columns of a pair: prompt, chosen response, rejected response."""
+        return self.prompt_column, self.chosen_column, self.rejected_column
+
+
+SftData = Annotated[
+    ArithmeticTraces | DialogueTraces | SupervisedFile | PreferenceFile,
+    Field(discriminator="source"),
+]
+
+
+class SftConfig(Section):
+    """Everything `rlsys sft` needs: the same learner with the loss on response tokens.
+
+    With data.source `preferences` the rows are pairs and the loss is that of `rpo`.
+    """
+
+    name: str = "sft"
+    run_dir: Path = Path("runs/sft")
+    seed: NonNegativeInt = 0
+    steps: PositiveInt = 100
+    model: ModelConfig = ModelConfig()
+    data: SftData = Field(default_factory=lambda: ArithmeticTraces())
+    rows_per_step: PositiveInt = 256
+    rpo: RpoConfig = RpoConfig()
+    """Used with data.source `preferences`."""
+    learner: LearnerConfig = LearnerConfig()
+    log_every: PositiveInt = 10

@@ -1,0 +1,160 @@
+"""The parts that the plots of an evaluation are made of: one look, and labels beside the lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from rlsys.environments.economics.benchmark.results import EpisodeResult
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito (2008), then three of Paul Tol's: told apart by colour-blind readers too.
+COLOURS: Final = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
+    *("#882255", "#999933", "#332288"),
+)
+GREY: Final = "#777777"
+STYLE: Final = {
+    "figure.dpi": 150,
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": "#333333",
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": "#333333",
+    "ytick.labelcolor": "#333333",
+    "lines.linewidth": 2.0,
+}
+
+
+class Results(NamedTuple):
+    """What a file of results holds."""
+
+    raw: dict[str, list[EpisodeResult]]
+    summary: dict[str, dict[str, dict[str, float]]]
+    allocation: dict[str, dict[str, dict[str, Any]]]
+
+    def colour(self, agent: str) -> str:
+        """The same one in every plot."""
+        return COLOURS[list(self.raw).index(agent) % len(COLOURS)]
+
+    def width(self, agent: str) -> float:
+        """Of a line: later ones are thinner, so that those below show where lines coincide."""
+        return max(1.5, 4.0 - 0.8 * list(self.raw).index(agent))
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of so many inches; no window and no global state."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def titled(figure: Figure, title: str, note: str) -> Figure:
+    """Put a title and a grey note above everything; return the figure."""
+    from matplotlib.transforms import ScaledTranslation
+
+    # The title's second line is empty and keeps the note's place.
+    figure.suptitle(f"{title}\n", x=0.01, ha="left", weight="bold", size=13, linespacing=1.6)
+    below = figure.transFigure + ScaledTranslation(0, -20 / 72, figure.dpi_scale_trans)
+    figure.text(0.01, 0.98, note, transform=below, ha="left", va="top", color=GREY)
+    return figure
+
+
+def draw_intervals(
+    axes: Axes, results: Results, agents: Sequence[str], number: str, form: str
+) -> None:
+    """One dot with its interval and its value per agent, the first on top."""
+    for place, agent in enumerate(reversed(agents)):
+        point = results.summary[agent].get(number)
+        if point is None:
+            axes.text(0.02, place, "unknown", transform=axes.get_yaxis_transform(), color=GREY)
+            continue
+        colour = results.colour(agent)
+        axes.hlines(place, point["low"], point["high"], color=colour, linewidth=3, alpha=0.45)
+        axes.plot(point["mean"], place, "o", color=colour, markersize=6)
+        axes.annotate(
+            form.format(point["mean"]),
+            (point["mean"], place),
+            (0, 6),
+            textcoords="offset points",
+            ha="center",
+            size=9,
+        )
+    axes.set_yticks(range(len(agents)), reversed(agents))
+    axes.set_ylim(-0.6, len(agents) - 0.3)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.margins(x=0.12)
+
+
+def draw_line(
+    axes: Axes,
+    results: Results,
+    agent: str,
+    x: Sequence[float],
+    points: Sequence[Mapping[str, float]],
+) -> tuple[str, float, float]:
+    """Draw means with their intervals; return the agent and where its line ends."""
+    low, mean, high = ([point[key] for point in points] for key in ("low", "mean", "high"))
+    colour = results.colour(agent)
+    axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+    axes.plot(x, mean, "o-", color=colour, linewidth=results.width(agent), markersize=5)
+    return agent, x[-1], mean[-1]
+
+
+def label_ends(
+    axes: Axes, results: Results, ends: Sequence[tuple[str, float, float]], edge: float
+) -> None:
+    """Names at the right edge, as near to the ends of their lines as there is room."""
+    low, high = axes.get_ylim()
+    heights = spread([y for _, _, y in ends], (high - low) * 0.055)
+    for (agent, x, y), height in zip(ends, heights, strict=True):
+        colour = results.colour(agent)
+        if x != edge:
+            axes.plot([x, edge], [y, height], ":", color=colour, linewidth=1, clip_on=False)
+        axes.annotate(
+            agent,
+            (edge, height),
+            (8, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour,
+            annotation_clip=False,
+        )
+
+
+def percent(axis: Any) -> None:
+    """Write a share of 0.4 as 40%."""
+    from matplotlib.ticker import PercentFormatter
+
+    axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+
+
+def spread(values: Sequence[float], gap: float) -> list[float]:
+    """Return `values` moved as little as keeps their order and `gap` between neighbours.
+
+    Example: spread([1.0, 1.0, 5.0], 1.0) is [0.5, 1.5, 5.0]
+    """
+    order = sorted(range(len(values)), key=values.__getitem__)
+    clusters: list[tuple[list[int], float]] = []  # members in order, their centre
+    for index in order:
+        members, centre = [index], values[index]
+        while clusters:
+            below, lower = clusters[-1]
+            if centre - lower >= gap * (len(members) + len(below)) / 2:
+                break
+            clusters.pop()
+            centre = (centre * len(members) + lower * len(below)) / (len(members) + len(below))
+            members = below + members
+        clusters.append((members, centre))
+    placed = [0.0] * len(values)
+    for members, centre in clusters:
+        for rank, index in enumerate(members):
+            placed[index] = centre + gap * (rank - (len(members) - 1) / 2)
+    return placed

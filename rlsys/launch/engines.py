@@ -1,0 +1,104 @@
+"""Engines as Ray actors, from the settings of a model and of its generation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final
+
+import ray
+
+from actors.generation import EngineSpec, GenerationActor, engine_environment
+from actors.pools import GenerationPool
+from actors.readers import ReaderActor, ReaderPool
+from rlsys.config import EnginesConfig, ModelConfig, RevisionConfig
+from rlsys.tokenization.model_folder import resolve_model_path
+
+CLOSE_SECONDS: Final = 20.0
+"""How long actors may take to end by themselves before they are killed."""
+
+
+def engine_pool(
+    model: ModelConfig,
+    generation: EnginesConfig,
+    max_length: int,
+    seed: int,
+    options: Sequence[dict[str, Any]],
+) -> GenerationPool:
+    """An actor per entry of `options`, which say where it runs; nothing is loaded yet.
+
+    Args:
+        model: what every engine serves.
+        generation: how.
+        max_length: most tokens of a whole sequence.
+        seed: of samples without a seed of their own.
+        options: Ray options of each actor.
+    """
+    actor = ray.remote(GenerationActor)
+    return GenerationPool(
+        [
+            actor.options(**place_options).remote(_spec(model, generation, max_length, seed, index))
+            for index, place_options in enumerate(options)
+        ]
+    )
+
+
+def reader_pool(
+    revision: RevisionConfig, max_length: int, seed: int, options: Sequence[dict[str, Any]]
+) -> ReaderPool:
+    """The same for the reflection model's engines, which Ray starts again when they die."""
+    actor = ray.remote(ReaderActor)
+    readers = [
+        actor.options(max_restarts=revision.restarts, **place_options).remote(
+            _spec(revision.reader, revision.reader_generation, max_length, seed, index)
+        )
+        for index, place_options in enumerate(options)
+    ]
+    return ReaderPool(readers, timeout_s=revision.timeout_s)
+
+
+def _spec(
+    model: ModelConfig, wanted: EnginesConfig, max_length: int, seed: int, index: int
+) -> EngineSpec:
+    return EngineSpec(
+        index=index,
+        model=str(resolve_model_path(model.path)),
+        dtype=model.dtype,
+        max_length=max_length,
+        max_sequences=wanted.max_sequences,
+        tensor_parallel=wanted.tensor_parallel,
+        on_gpu=wanted.gpus_per_engine > 0,
+        gpu_memory_utilization=wanted.gpu_memory_utilization,
+        kv_cache_bytes=wanted.kv_cache_mib << 20 if wanted.kv_cache_mib else None,
+        enforce_eager=wanted.enforce_eager,
+        seed=seed,
+    )
+
+
+@asynccontextmanager
+async def frozen_engines(
+    model: ModelConfig, generation: EnginesConfig, max_length: int, seed: int
+) -> AsyncIterator[GenerationPool]:
+    """Engines of a model that is not trained, loaded for the time of the block."""
+    variables = engine_environment(
+        on_gpu=generation.gpus_per_engine > 0, threads=int(generation.cpus_per_engine)
+    )
+    options = {
+        "num_cpus": generation.cpus_per_engine,
+        "num_gpus": generation.gpus_per_engine,
+        "runtime_env": {"env_vars": variables},
+    }
+    pool = engine_pool(model, generation, max_length, seed, [options] * generation.engines)
+    try:
+        await pool.start()
+        yield pool
+    finally:
+        await quietly(pool.close())
+
+
+async def quietly(closing: Coroutine[Any, Any, None]) -> None:
+    """Wait for an actor to end; one that is already dead or too slow is Ray's to kill."""
+    with suppress(Exception):
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await closing

@@ -1,0 +1,59 @@
+"""Engines for a model that is only evaluated: a Generator for the time of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from actors.pools import GenerationPool
+from rlsys.environments.economics.benchmark.config import LocalModelConfig
+from rlsys.launch.engines import frozen_engines
+from rlsys.launch.resources import Bundle, check_local_gpus, several
+from rlsys.launch.session import ray_session
+from rlsys.types import Completion, GenerationRequest
+
+
+class LocalModel:
+    """The engines of one model, in a Ray session of their own."""
+
+    def __init__(self, config: LocalModelConfig, max_length: int) -> None:
+        """Take sequences of at most `max_length` tokens. Starts nothing yet.
+
+        Raises ResourceError if this machine lacks the cards.
+        """
+        self._config = config
+        self._max_length = max_length
+        self._stack = AsyncExitStack()
+        self._pool = GenerationPool([])
+        check_local_gpus(self._bundles())
+
+    async def __aenter__(self) -> Self:
+        """Start Ray and load the engines."""
+        async with AsyncExitStack() as stack:
+            stack.enter_context(ray_session(self._bundles()))
+            self._pool = await stack.enter_async_context(
+                frozen_engines(
+                    self._config.model, self._config.generation, self._max_length, seed=0
+                )
+            )
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End both."""
+        await self._stack.aclose()
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
+        """Return the n completions of every request, in request order."""
+        return await self._pool.generate(requests)
+
+    def _bundles(self) -> list[Bundle]:
+        wanted = self._config.generation
+        return several("engine", wanted.engines, wanted.cpus_per_engine, wanted.gpus_per_engine)

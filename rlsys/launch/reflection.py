@@ -1,0 +1,299 @@
+"""`rlsys reflection`: thoughts sampled and labelled, rows made of them, the detector measured.
+
+Each step starts the engines it needs and no others: a large teacher may want all the cards.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+import ray
+
+from actors.grading import GradingActor
+from actors.pools import GradingPool
+from rlsys.algorithms.reflection import count_reflections, reflection_threshold
+from rlsys.config import GenerationConfig
+from rlsys.config.reflection import (
+    ArithmeticTeacherConfig,
+    EndpointTeacher,
+    EngineTeacher,
+    ReflectionConfig,
+)
+from rlsys.errors import EngineError
+from rlsys.launch.engines import frozen_engines
+from rlsys.launch.preflight import check_local_gpus
+from rlsys.launch.resources import SERVICE_CPUS, Bundle, several
+from rlsys.launch.session import ray_session, run
+from rlsys.reflection.chat import EndpointChat, EngineChat
+from rlsys.reflection.detector import ReflectionDetector
+from rlsys.reflection.evaluation import Evaluation
+from rlsys.reflection.evaluation import evaluate as evaluate_detector
+from rlsys.reflection.journal import Journal
+from rlsys.reflection.prompts import layout_named
+from rlsys.reflection.responses import Policy, Thought, read_thoughts, sample_thoughts, thought_id
+from rlsys.reflection.rows import (
+    AnsweredThought,
+    LabelledThought,
+    label_counts,
+    labelled_thoughts,
+    pair_rows,
+    path_rows,
+    reflection_rows,
+)
+from rlsys.reflection.teacher import (
+    ArithmeticTeacher,
+    Labelling,
+    ModelTeacher,
+    Teacher,
+    label_thoughts,
+    read_labels_file,
+)
+from rlsys.reflection.workplace import Workplace, require
+from rlsys.tokenization.model_folder import check_model
+from rlsys.tokenization.tokenizer import load_tokenizer
+
+Say = Callable[[str], None]
+
+ENGINE_TEACHER_THOUGHTS: Final = 64
+"""Thoughts in hand at once where own engines teach; they batch by themselves."""
+GIVE_UP_AFTER: Final = 3
+"""Times the thoughts in hand: failures in a row that end the labelling."""
+
+
+def label(config: ReflectionConfig, say: Say) -> None:
+    """Sample thoughts about the training problems and label their chunks; both may be resumed.
+
+    Raises:
+        ResourceError: the teacher's endpoint does not answer, found before anything is sampled.
+        EngineError: the teacher stopped answering, or gave no answer about some thoughts; what it
+            has labelled is kept.
+    """
+    place = _load(config)
+    _check_teacher(config)
+    state = _labelled(place, held_out=False, say=say)
+    if state.failed:
+        raise EngineError(
+            f"{state.failed:,} thoughts have no labels ({state.last_error}); the same command asks "
+            "about them again"
+        )
+
+
+def rows(config: ReflectionConfig, say: Say) -> None:
+    """Write the training rows that labels are good for."""
+    place = _load(config)
+    labelled = list(_read(place, held_out=False))
+    say(_sentence("labelled", label_counts(labelled)))
+    say(_threshold(place, [known.thought for known in labelled]))
+    folder = config.run_dir / "rows"
+    folder.mkdir(exist_ok=True)
+    layout = layout_named(config.detector.layout)
+    made = reflection_rows(labelled, layout, unanswered=config.rows.unanswered)
+    _write(folder / "reflection.jsonl", made, say)
+    if not config.rows.paths:
+        return
+    with ray_session(_policy_bundles(config)):
+        paths = run(_answer_paths(place, labelled))
+    most = config.rows.per_problem
+    _write(folder / "paths.jsonl", path_rows(paths, place.decode_whole, per_problem=most), say)
+    _write(folder / "pairs.jsonl", pair_rows(paths, place.decode_whole, per_problem=most), say)
+
+
+def _threshold(place: Workplace, thoughts: Sequence[Thought]) -> str:
+    """How often the policy itself reflects, for the reflection reward."""
+    whole = [t.token_ids.tolist() for t in thoughts if t.closed and len(t.token_ids)]
+    if not whole:
+        return "no thought ended by itself; raise environment.budgets"
+    how = place.config.environment.reflections
+    counts = [
+        count_reflections(place.decode(ids), how.mode, words=how.words, gap=how.gap)
+        for ids in whole
+    ]
+    tokens = reflection_threshold(counts, [len(ids) for ids in whole])
+    return f"algorithm.reflection.tokens_per_reflection of this policy is {tokens:.1f}"
+
+
+def evaluate(config: ReflectionConfig, say: Say) -> Evaluation:
+    """Measure the reflection model on thoughts about held-out problems."""
+    place = _load(config)
+    limit = check_model(config.reader, on_cpu=not config.reader_generation.gpus_per_engine)
+    wanted = _policy_bundles(config) + _engine_bundles("reader", config.reader_generation)
+    check_local_gpus(wanted)
+    _check_teacher(config)
+    _labelled(place, held_out=True, say=say)
+    labelled = list(_read(place, held_out=True))
+    with ray_session(wanted):
+        evaluation = run(_evaluate(place, labelled, limit))
+    path = place.folder(held_out=True) / "result.json"
+    path.write_text(json.dumps(evaluation.to_dict(), indent=1), "utf-8")
+    say(f"wrote {path}")
+    return evaluation
+
+
+def _load(config: ReflectionConfig) -> Workplace:
+    limit = check_model(config.policy, on_cpu=not config.generation.gpus_per_engine)
+    check_local_gpus(_policy_bundles(config))
+    return Workplace.load(config, limit)
+
+
+def _check_teacher(config: ReflectionConfig) -> None:
+    """Refuse to start work that ends at a teacher who is not there."""
+    match config.teacher:
+        case EndpointTeacher() as teacher:
+            run(_check_endpoint(teacher))
+        case EngineTeacher() as teacher:
+            check_model(teacher.model, on_cpu=not teacher.generation.gpus_per_engine)
+            check_local_gpus(_engine_bundles("teacher", teacher.generation))
+        case ArithmeticTeacherConfig():
+            pass
+
+
+async def _check_endpoint(teacher: EndpointTeacher) -> None:
+    chat = EndpointChat(teacher)
+    try:
+        await chat.check()
+    finally:
+        await chat.close()
+
+
+def _labelled(place: Workplace, *, held_out: bool, say: Say) -> Labelling:
+    """Sample and label what is not sampled and labelled yet; return what came of the latter."""
+    config, folder = place.config, place.folder(held_out=held_out)
+    samples, cut_share = config.samples, config.cut_share
+    if held_out:
+        samples, cut_share = config.measure.samples, 0.0
+    place.claim()
+    thoughts = Journal(folder / "thoughts.jsonl")
+    problems = place.problems(held_out=held_out)
+    missing = [p for p in problems if thought_id(p, samples - 1) not in thoughts]
+    if missing:
+        say(f"sampling {len(missing) * samples:,} thoughts; {len(thoughts):,} are there")
+
+        async def sample() -> None:
+            async with _policy(place) as policy:
+                await sample_thoughts(policy, missing, samples, thoughts, cut_share)
+
+        with ray_session(_policy_bundles(config)):
+            run(sample())
+    return _run_teacher(place, folder, say)
+
+
+def _run_teacher(place: Workplace, folder: Path, say: Say) -> Labelling:
+    """Label the thoughts of a folder that have no labels yet."""
+    teacher = place.config.teacher
+    at_once = (
+        teacher.concurrency if isinstance(teacher, EndpointTeacher) else ENGINE_TEACHER_THOUGHTS
+    )
+    session = (
+        ray_session(_engine_bundles("teacher", teacher.generation))
+        if isinstance(teacher, EngineTeacher)
+        else nullcontext()
+    )
+
+    async def work() -> Labelling:
+        async with _teacher(place) as known:
+            return await label_thoughts(
+                known,
+                read_thoughts(folder / "thoughts.jsonl"),
+                place.chunk,
+                Journal(folder / "labels.jsonl"),
+                at_once=at_once,
+                give_up_after=GIVE_UP_AFTER * at_once,
+            )
+
+    with session:
+        state = run(work())
+    counts = {"thoughts": state.labelled, "there already": state.skipped}
+    say(_sentence("labelled", counts | {"failed": state.failed} | state.bad))
+    return state
+
+
+@asynccontextmanager
+async def _teacher(place: Workplace) -> AsyncIterator[Teacher]:
+    match place.config.teacher:
+        case ArithmeticTeacherConfig():
+            yield ArithmeticTeacher()
+        case EndpointTeacher() as config:
+            chat = EndpointChat(config)
+            try:
+                yield ModelTeacher(chat, gold=config.gold)
+            finally:
+                await chat.close()
+        case EngineTeacher(model=model, generation=generation, gold=gold):
+            limit = check_model(model, on_cpu=not generation.gpus_per_engine)
+            seed = place.config.seed
+            async with frozen_engines(model, generation, limit, seed) as engines:
+                tokenizer = load_tokenizer(model.path)
+                yield ModelTeacher(EngineChat(engines, tokenizer, max_length=limit), gold=gold)
+
+
+def _read(place: Workplace, *, held_out: bool) -> Iterable[LabelledThought]:
+    folder = place.folder(held_out=held_out)
+    labels = read_labels_file(require(folder / "labels.jsonl", "label"))
+    return labelled_thoughts(read_thoughts(folder / "thoughts.jsonl"), labels, place.chunk)
+
+
+async def _answer_paths(place: Workplace, labelled: list[LabelledThought]) -> list[AnsweredThought]:
+    """Answer every labelled thought where it first knew, and at its own end."""
+    thoughts = [item.thought for item in labelled]
+    async with _policy(place) as policy:
+        truncated = await policy.answer(thoughts, [item.known_tokens for item in labelled])
+        whole = await policy.answer(thoughts, [len(t.token_ids) for t in thoughts])
+    return [AnsweredThought(*answered) for answered in zip(labelled, truncated, whole, strict=True)]
+
+
+async def _evaluate(place: Workplace, labelled: list[LabelledThought], limit: int) -> Evaluation:
+    config = place.config
+    async with AsyncExitStack() as stack:
+        policy = await stack.enter_async_context(_policy(place))
+        reader = await stack.enter_async_context(
+            frozen_engines(config.reader, config.reader_generation, limit, config.seed)
+        )
+        detector = ReflectionDetector(
+            reader,
+            load_tokenizer(config.reader.path),
+            config.detector,
+            max_length=limit,
+            policy_texts=place.token_texts,
+        )
+        return await evaluate_detector(policy, detector, labelled, config.measure.ratios)
+
+
+@asynccontextmanager
+async def _policy(place: Workplace) -> AsyncIterator[Policy]:
+    """The policy's engines, and grading actors for its answers."""
+    config = place.config
+    actor = ray.remote(GradingActor).options(num_cpus=SERVICE_CPUS)
+    graders = [actor.remote(config.grading) for _ in range(config.grading.actors)]
+    grading = GradingPool(graders, max_characters=config.grading.max_characters)
+    async with frozen_engines(
+        config.policy, config.generation, place.longest_sequence, config.seed
+    ) as engines:
+        yield place.policy(engines, grading)
+
+
+def _policy_bundles(config: ReflectionConfig) -> list[Bundle]:
+    graders = several("grading actor", config.grading.actors, SERVICE_CPUS)
+    return _engine_bundles("policy", config.generation) + graders
+
+
+def _engine_bundles(name: str, generation: GenerationConfig) -> list[Bundle]:
+    return several(
+        f"{name} engine",
+        generation.engines,
+        generation.cpus_per_engine,
+        generation.gpus_per_engine,
+    )
+
+
+def _write(path: Path, made: Iterable[Mapping[str, str]], say: Say) -> None:
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in made]
+    path.write_text("".join(lines), encoding="utf-8")
+    say(f"wrote {len(lines):,} rows to {path}")
+
+
+def _sentence(verb: str, counts: Mapping[str, Any]) -> str:
+    return f"{verb}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)

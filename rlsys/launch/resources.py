@@ -1,0 +1,246 @@
+"""What the processes of a run ask of the machines, and whether these can hold it.
+
+A rank and an engine that both ask for a fraction of a card share one; everything else has a bundle
+of its own. Ray waits for ever for a bundle that no node can hold, so that is found here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from math import inf
+from typing import NamedTuple
+
+from rlsys.config import EnginesConfig, GenerationConfig, LearnerConfig, RunConfig, SftConfig
+from rlsys.errors import ConfigError, ResourceError
+
+SERVICE_CPUS = 1.0
+"""Logical cores of an environment or grading actor."""
+
+
+class Bundle(NamedTuple):
+    """Resources that one node must provide together.
+
+    Example: Bundle(name="engine 1 of 2", cpus=1.0, gpus=0.5)
+    """
+
+    name: str
+    cpus: float
+    gpus: float
+
+    def __str__(self) -> str:
+        parts = [f"CPU: {self.cpus:g}"] + ([f"GPU: {self.gpus:g}"] if self.gpus else [])
+        return f"{self.name} {{{', '.join(parts)}}}"
+
+
+def colocated(learner: LearnerConfig, generation: GenerationConfig) -> bool:
+    """True if rank i and engine i share card i: both ask for a fraction of one."""
+    return 0 < learner.gpus_per_rank < 1 and 0 < generation.gpus_per_engine < 1
+
+
+Wanted = RunConfig | SftConfig | Sequence[Bundle]
+"""What asks for resources: a run, or its bundles themselves."""
+
+
+def bundles(config: Wanted) -> list[Bundle]:
+    """Every bundle of a run: those of the placement group, then the services."""
+    if isinstance(config, Sequence):
+        return list(config)
+    if isinstance(config, SftConfig):
+        return placed_bundles(config)
+    return [
+        *placed_bundles(config),
+        *several("environment actor", config.rollout.environment_actors, SERVICE_CPUS),
+        *several("grading actor", config.grading.actors, SERVICE_CPUS),
+    ]
+
+
+def placed_bundles(config: RunConfig | SftConfig) -> list[Bundle]:
+    """The bundles of the placement group, in its order: ranks, engines, readers.
+
+    What shares a card shares a bundle: see `engine_bundle` and `reader_bundle`.
+    """
+    learner = config.learner
+    ranks = several("learner rank", learner.ranks, learner.cpus_per_rank, learner.gpus_per_rank)
+    if isinstance(config, SftConfig):
+        return ranks
+    generation, readers = config.generation, _readers(config)
+    if colocated(learner, generation):
+        cpus = learner.cpus_per_rank + generation.cpus_per_engine
+        ranks, engines = [], several("shared card", learner.ranks, cpus, 1.0)
+    else:
+        engines = several(
+            "engine", generation.engines, generation.cpus_per_engine, generation.gpus_per_engine
+        )
+    if beside(config):
+        engines = [_with_reader(*pair) for pair in zip_longest(engines, readers)]
+        readers = []
+    return ranks + engines + readers
+
+
+def engine_bundle(config: RunConfig, engine: int) -> int:
+    """Which of the placed bundles holds an engine."""
+    return engine + (0 if colocated(config.learner, config.generation) else config.learner.ranks)
+
+
+def reader_bundle(config: RunConfig, reader: int) -> int:
+    """Which of the placed bundles holds an engine of the reflection model."""
+    return engine_bundle(config, reader + (0 if beside(config) else config.generation.engines))
+
+
+def beside(config: RunConfig) -> bool:
+    """True if reader i and engine i share card i: both ask for a fraction of one."""
+    revision = config.revision
+    return (
+        revision is not None
+        and 0 < revision.reader_generation.gpus_per_engine < 1
+        and 0 < config.generation.gpus_per_engine < 1
+    )
+
+
+def _readers(config: RunConfig) -> list[Bundle]:
+    """A bundle for every engine of the reflection model."""
+    if config.revision is None:
+        return []
+    wanted = config.revision.reader_generation
+    return several("reader", wanted.engines, wanted.cpus_per_engine, wanted.gpus_per_engine)
+
+
+def _with_reader(card: Bundle, reader: Bundle | None) -> Bundle:
+    """A bundle that holds a reader too; a whole card is no larger for it."""
+    if reader is None:
+        return card
+    return card._replace(cpus=card.cpus + reader.cpus, gpus=min(card.gpus + reader.gpus, 1.0))
+
+
+def several(name: str, count: int, cpus: float, gpus: float = 0.0) -> list[Bundle]:
+    """`count` equal bundles, numbered from 1."""
+    return [Bundle(f"{name} {i + 1} of {count}", cpus, gpus) for i in range(count)]
+
+
+def check_shares(config: RunConfig) -> None:
+    """Raise ConfigError for numbers of cards that no machine could give."""
+    rank, engine = config.learner.gpus_per_rank, config.generation.gpus_per_engine
+    if rank > 1:
+        raise ConfigError(
+            f"learner.gpus_per_rank {rank:g} is more than the one card a rank can use; "
+            "raise learner.ranks instead"
+        )
+    _check_parallel("generation", config.generation)
+    if colocated(config.learner, config.generation) and rank + engine > 1:
+        raise ConfigError(
+            f"learner.gpus_per_rank {rank:g} and generation.gpus_per_engine {engine:g} share a "
+            f"card but add up to {rank + engine:g}; lower them to 1 together"
+        )
+    ranks, engines = config.learner.ranks, config.generation.engines
+    if colocated(config.learner, config.generation) and ranks != engines:
+        raise ConfigError(
+            f"learner.ranks {ranks} and generation.engines {engines} share cards one by one; set "
+            "them to the same number, or give each a whole card"
+        )
+    if config.revision is not None:
+        _check_readers(config, config.revision.reader_generation)
+
+
+def _check_parallel(key: str, wanted: EnginesConfig) -> None:
+    engine, parallel = wanted.gpus_per_engine, wanted.tensor_parallel
+    if engine and engine != parallel and (engine > 1 or parallel > 1):
+        raise ConfigError(
+            f"{key}.gpus_per_engine {engine:g} does not match {key}.tensor_parallel "
+            f"{parallel}; set both to the same number, or tensor_parallel to 1 for a part of a card"
+        )
+
+
+def _check_readers(config: RunConfig, wanted: EnginesConfig) -> None:
+    key = "environment.revision.reader_generation"
+    _check_parallel(key, wanted)
+    if not beside(config):
+        return
+    if wanted.engines > config.generation.engines:
+        raise ConfigError(
+            f"{key}.engines {wanted.engines} share cards with generation.engines "
+            f"{config.generation.engines} one by one; set no more of them, or give them whole cards"
+        )
+    rank = config.learner.gpus_per_rank if colocated(config.learner, config.generation) else 0
+    total = rank + config.generation.gpus_per_engine + wanted.gpus_per_engine
+    if total > 1:
+        raise ConfigError(
+            f"{key}.gpus_per_engine {wanted.gpus_per_engine:g} and what else runs on its card add "
+            f"up to {total:g}; lower them to 1 together, or give the readers whole cards"
+        )
+
+
+def check_resources(config: Wanted, nodes: Sequence[Mapping[str, float]]) -> None:
+    """Raise ResourceError, with the first bundle that no node can hold, if there is one.
+
+    `nodes` holds the total resources of every node as Ray names them: {"CPU": 8, "GPU": 2}.
+    """
+    free = [_Node.of(node) for node in nodes]
+    there = "; ".join(map(str, free))
+    # Large first, as a placement group would; services take what is left.
+    for bundle in sorted(bundles(config), key=lambda b: (-b.gpus, -b.cpus)):
+        if not any(node.take(bundle) for node in free):
+            left = "; ".join(map(str, free))
+            raise ResourceError(
+                f"{bundle} fits on no node: there is {there}, of which {left} is left beside the "
+                "other bundles; ask for less in the configuration, or add nodes"
+            )
+
+
+def check_local_gpus(config: Wanted) -> None:
+    """The same for the cards of this machine, before a local Ray is started on it.
+
+    Logical cores are not compared: a local Ray is started with as many as the run asks for.
+    """
+    wants_gpu = any(bundle.gpus for bundle in bundles(config))
+    if not wants_gpu or os.environ.get("RAY_ADDRESS", "local") != "local":
+        return
+    import torch
+
+    try:
+        check_resources(config, [{"CPU": inf, "GPU": torch.cuda.device_count()}])
+    except ResourceError as error:
+        raise ResourceError(
+            f"{error}; set RAY_ADDRESS=auto to use a cluster that is already running"
+        ) from None
+
+
+@dataclass(slots=True)
+class _Node:
+    """What is left of a node: logical cores, and the free part of every card."""
+
+    cpus: float
+    cards: list[float]
+
+    @classmethod
+    def of(cls, resources: Mapping[str, float]) -> _Node:
+        return cls(resources.get("CPU", 0.0), [1.0] * int(resources.get("GPU", 0)))
+
+    def take(self, bundle: Bundle) -> bool:
+        """Take the bundle's part if the node has it; a fraction comes from a single card."""
+        shares = [bundle.gpus] if bundle.gpus <= 1 else [1.0] * int(bundle.gpus)
+        chosen = self._cards_for([share for share in shares if share])
+        if chosen is None or self.cpus < bundle.cpus:
+            return False
+        self.cpus -= bundle.cpus
+        for card, share in chosen.items():
+            self.cards[card] -= share
+        return True
+
+    def _cards_for(self, shares: Sequence[float]) -> dict[int, float] | None:
+        chosen: dict[int, float] = {}
+        for share in shares:
+            fitting = (
+                i for i, free in enumerate(self.cards) if i not in chosen and free >= share - 1e-9
+            )
+            card = next(fitting, None)
+            if card is None:
+                return None
+            chosen[card] = share
+        return chosen
+
+    def __str__(self) -> str:
+        cpus = "any" if self.cpus == inf else f"{self.cpus:g}"
+        return f"{{CPU: {cpus}, GPU: {sum(self.cards):g}}}"

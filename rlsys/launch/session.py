@@ -1,0 +1,141 @@
+"""A Ray session: joins the cluster it runs in, or starts a local one that holds what is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
+from math import ceil
+from typing import Any, NamedTuple, TypeVar
+
+import ray
+
+from actors.generation import engine_environment
+from rlsys.config import EnginesConfig, LearnerConfig, RunConfig, SftConfig
+from rlsys.errors import RlsysError
+from rlsys.launch.resources import (
+    Wanted,
+    bundles,
+    check_resources,
+    engine_bundle,
+    placed_bundles,
+    reader_bundle,
+)
+
+T = TypeVar("T")
+
+
+@contextmanager
+def ray_session(config: Wanted) -> Iterator[None]:
+    """Connect to Ray for the time of the block, and check that it can hold the run.
+
+    With RAY_ADDRESS set (inside a cluster or a submitted job) that cluster is joined; otherwise a
+    local one is started with as many logical cores as the run asks for, so that a laptop with two
+    cores holds one process of each kind.
+
+    Raises:
+        ResourceError: no node can hold one of the run's bundles.
+    """
+    quiet = {"log_to_driver": os.environ.get("RLSYS_ACTOR_LOGS", "0") == "1"}
+    if os.environ.get("RAY_ADDRESS", "local") == "local":
+        cpus = ceil(sum(bundle.cpus for bundle in bundles(config)))
+        ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+    else:
+        ray.init(**quiet)
+    try:
+        check_resources(config, [dict(n["Resources"]) for n in ray.nodes() if n["Alive"]])
+        yield
+    finally:
+        ray.shutdown()
+
+
+class Placement(NamedTuple):
+    """Ray options of every actor that has a place in the placement group."""
+
+    ranks: list[dict[str, Any]]
+    engines: list[dict[str, Any]]
+    readers: list[dict[str, Any]]
+
+
+async def place(config: RunConfig | SftConfig) -> Placement:
+    """Reserve the placement group."""
+    from ray.util.placement_group import placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    wanted = [
+        {"CPU": bundle.cpus} | ({"GPU": bundle.gpus} if bundle.gpus else {})
+        for bundle in placed_bundles(config)
+    ]
+    group = placement_group(wanted, strategy="PACK")
+    await group.ready()
+
+    def options(index: int, cpus: float, gpus: float, variables: dict[str, str]) -> dict[str, Any]:
+        return {
+            "num_cpus": cpus,
+            "num_gpus": gpus,
+            "runtime_env": {"env_vars": variables},
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                placement_group=group, placement_group_bundle_index=index
+            ),
+        }
+
+    learner = config.learner
+    variables = learner_environment(learner)
+    ranks = [
+        options(i, learner.cpus_per_rank, learner.gpus_per_rank, variables)
+        for i in range(learner.ranks)
+    ]
+    if isinstance(config, SftConfig):
+        return Placement(ranks, [], [])
+
+    def engines(wanted: EnginesConfig, bundle: Callable[[int], int]) -> list[dict[str, Any]]:
+        cpus, gpus = wanted.cpus_per_engine, wanted.gpus_per_engine
+        variables = engine_environment(on_gpu=gpus > 0, threads=int(cpus))
+        return [options(bundle(i), cpus, gpus, variables) for i in range(wanted.engines)]
+
+    revision = config.revision
+    readers = None if revision is None else revision.reader_generation
+    return Placement(
+        ranks,
+        engines(config.generation, partial(engine_bundle, config)),
+        [] if readers is None else engines(readers, partial(reader_bundle, config)),
+    )
+
+
+def learner_environment(config: LearnerConfig) -> dict[str, str]:
+    """Environment variables of a learner rank."""
+    if config.gpus_per_rank:
+        return {"DS_ACCELERATOR": "cuda"}
+    return {
+        "DS_ACCELERATOR": "cpu",
+        "OMP_NUM_THREADS": str(max(1, int(config.cpus_per_rank))),
+        "TORCHDYNAMO_DISABLE": "1",
+    }
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """asyncio.run, with the error that a group of tasks hides brought to the surface."""
+    try:
+        return asyncio.run(main)
+    except BaseExceptionGroup as group:
+        raise _cause(group) from group
+    except ray.exceptions.RayActorError as error:
+        raise _death(error) from error
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The first of our own errors in a group, else its first leaf."""
+    while isinstance(error, BaseExceptionGroup):
+        ours, _ = error.split(RlsysError)
+        error = (ours or error).exceptions[0]
+    return _death(error) if isinstance(error, ray.exceptions.RayActorError) else error
+
+
+def _death(error: ray.exceptions.RayActorError) -> RlsysError:
+    """Ray's words on a dead process as one sentence with the remedy."""
+    return RlsysError(
+        "a process of the run died; give the same command again to go on from the last checkpoint "
+        f"({' '.join(str(error).split())})"
+    )

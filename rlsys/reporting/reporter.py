@@ -1,0 +1,188 @@
+"""Everything a run tells: on the screen, in metrics.jsonl, TensorBoard and readable samples.
+
+    runs/NAME/config.yaml            the resolved configuration
+              metrics.jsonl          a row a step and a row an evaluation
+              tensorboard/           the same for TensorBoard
+              samples/*-N.jsonl      episodes of step N or of an evaluation in words, one a line
+
+Only files and the console are touched here; nothing knows of Ray.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from rlsys.environments.report import LOST
+from rlsys.reporting.live_view import live_block, plain_line, scores
+from rlsys.reporting.metrics_file import (
+    EVALUATION,
+    METRICS,
+    Evaluation,
+    MetricsSink,
+    length_ratios,
+    read_evaluations,
+)
+from rlsys.reporting.tables import evaluation_table
+from rlsys.training.run_folder import CONFIG
+
+SAMPLES = "samples"
+
+
+class Reporter:
+    """Reports one run of `total_steps` steps into `run_dir` and onto `console`."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        total_steps: int,
+        console: Console,
+        reference: Evaluation | None = None,
+    ) -> None:
+        """Token ratios are taken against `reference`, else against the run's first evaluation."""
+        self._reference = reference
+        self._run_dir = run_dir
+        self._total = total_steps
+        self._console = console
+        self._live: Live | None = None
+        self._sink: MetricsSink | None = None
+        self._config_yaml = ""
+        self._resumed_step = 0
+
+    def start(
+        self, resolved_config_yaml: str, batch_table: RenderableType, resumed_step: int = 0
+    ) -> None:
+        """Show what a step holds, and remember what the run folder is to be opened with.
+
+        `resumed_step` is the last step that is kept of an earlier run, 0 for a fresh one; what is
+        recorded of later steps is dropped. Files are opened for the first record, so that a run
+        that is refused before leaves nothing behind.
+        """
+        self._config_yaml = resolved_config_yaml
+        self._resumed_step = resumed_step
+        self._console.print(batch_table)
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Record and show the metrics of step `step` (from 1)."""
+        self._open().write(step, metrics)
+        if not self._console.is_terminal:
+            self._print(plain_line(step, self._total, metrics))
+            return
+        if self._live is None:
+            self._live = Live(console=self._console, refresh_per_second=4)
+            self._live.start()
+        self._live.update(live_block(step, self._total, metrics), refresh=True)
+
+    def evaluation(
+        self,
+        step: int,
+        numbers: Mapping[str, float],
+        episodes: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Record the means of an evaluation after `step` steps; `score/BUDGET` make the curve.
+
+        Token ratios are added where there are lengths. `episodes` are written in words to
+        samples/evaluation-`step`.jsonl.
+        """
+        row = {f"{EVALUATION}{n.removeprefix('score/')}": v for n, v in numbers.items()}
+        curve = scores(numbers)
+        if curve:
+            row[f"{EVALUATION}mean"] = fmean(curve.values())
+        sink = self._open()
+        reference = self._reference_numbers(numbers)
+        row |= {f"{EVALUATION}{n}": v for n, v in length_ratios(numbers, reference).items()}
+        sink.write(step, row)
+        self._write_samples(f"evaluation-{step}", episodes)
+        self._print(f"evaluation after step {step}: {_evaluation_line(numbers)}")
+
+    def episodes(self, step: int, episodes: Sequence[Mapping[str, Any]]) -> None:
+        """Write episodes in words to samples/step-`step`.jsonl."""
+        self._open()
+        self._write_samples(f"step-{step}", episodes)
+
+    def message(self, text: str) -> None:
+        """Tell the user one sentence."""
+        self._print(text)
+
+    def final_table(self) -> None:
+        """Show the first and the last evaluation of the run, those before a restart included.
+
+        Nothing if there was none.
+        """
+        self._stop_live()
+        found = read_evaluations(self._run_dir / METRICS)
+        if len(found) == 1:
+            self._console.print(evaluation_table({f"step {found[0].step}": found[0]}))
+        elif found:
+            self._console.print(evaluation_table({"before": found[0], "after": found[-1]}))
+
+    def close(self) -> None:
+        """End the live view and close the files; safe to call twice."""
+        self._stop_live()
+        if self._sink is not None:
+            self._sink.close()
+            self._sink = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _reference_numbers(self, numbers: Mapping[str, float]) -> Mapping[str, float]:
+        if self._reference is not None:
+            return self._reference.numbers
+        found = read_evaluations(self._run_dir / METRICS)
+        return found[0].numbers if found else numbers
+
+    def _open(self) -> MetricsSink:
+        if self._sink is None:
+            self._run_dir.mkdir(parents=True, exist_ok=True)
+            (self._run_dir / CONFIG).write_text(self._config_yaml, encoding="utf-8")
+            _drop_samples_after(self._run_dir / SAMPLES, self._resumed_step)
+            self._sink = MetricsSink(self._run_dir, self._resumed_step)
+        return self._sink
+
+    def _write_samples(self, name: str, episodes: Sequence[Mapping[str, Any]]) -> None:
+        folder = self._run_dir / SAMPLES
+        folder.mkdir(exist_ok=True)
+        lines = (json.dumps(episode, ensure_ascii=False) + "\n" for episode in episodes)
+        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+
+    def _print(self, text: str) -> None:
+        # Lines are for grep: never wrapped at the width of a console that is no terminal.
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _stop_live(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def _evaluation_line(numbers: Mapping[str, float]) -> str:
+    curve = scores(numbers)
+    if curve:
+        shown = ", ".join(f"{budget}: {value:.3f}" for budget, value in curve.items())
+        return f"{fmean(curve.values()):.3f} ({shown})"
+    words = [f"{name} {value:.3f}" for name, value in numbers.items() if "/" not in name]
+    if lost := numbers.get(LOST, 0.0):
+        words.append(f"{LOST} {lost:.3f}")
+    return ", ".join(words)
+
+
+def _drop_samples_after(folder: Path, step: int) -> None:
+    for path in folder.glob("*-*.jsonl"):
+        if int(path.stem.rpartition("-")[2]) > step or step == 0:
+            path.unlink()

@@ -1,0 +1,134 @@
+"""Many sessions at once, sessions that end, and a server with settings of its own."""
+
+import asyncio
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+import requests
+from economics_server import Server, reset, session, step
+from websockets.exceptions import ConnectionClosed
+
+from rlsys.environments.economics.benchmark.sessions import ResetWith, served_sessions
+from rlsys.errors import EpisodeLost
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server():
+    served = Server()
+    yield served
+    served.stop()
+
+
+def arithmetic(question):
+    """The answer to a generated question."""
+    signed = question.replace("-", "+-").split("+")
+    return sum(int(term) for term in signed if term)
+
+
+def code(answer):
+    return answer["data"].get("code")
+
+
+SESSIONS, EPISODES = 16, 20
+
+
+def play_session(url, number):
+    """Play episodes in a pattern of the session's own; return what the server got wrong."""
+    faults = []
+    with session(url) as ask:
+        for episode in range(EPISODES):
+            sent = {"seed": 1000 * number + episode, "episode_id": f"{number}-{episode}"}
+            answer = reset(ask, total_budget=400 + number, **sent)
+            right = spent = 0
+            for question in range(10):
+                gold = arithmetic(answer["data"]["observation"]["question"])
+                correct, words = (number + episode + question) % 3 > 0, 1 + (number + question) % 5
+                answer = step(ask, "so " * (words - 1) + f"\\boxed{{{gold + (not correct)}}}")
+                right += correct
+                spent += int(1.33 * words)
+            state = ask({"type": "state"})["data"]
+            expected = sent | {
+                "total_budget": 400 + number,
+                "total_correct": right,
+                "spent_budget": spent,
+                "stop_reason": "answered",
+            }
+            faults += [(k, v, state[k]) for k, v in expected.items() if state[k] != v]
+    return faults
+
+
+def test_sessions_do_not_hear_each_other(server):
+    with ThreadPoolExecutor(SESSIONS) as pool:
+        faults = list(pool.map(lambda n: play_session(server.url, n), range(SESSIONS)))
+    assert faults == [[]] * SESSIONS
+
+
+def leave_in_the_middle_of_a_step(url):
+    with session(url) as ask:
+        reset(ask, seed=1)
+        slow = {"type": "step", "data": {"response": "\\boxed{(x+y+z+w)^{500}}"}}
+        for _ in range(5):
+            ask.websocket.send(json.dumps(slow))
+
+
+async def begin(open_session):
+    async with open_session() as served:
+        return await served.reset(1, ResetWith())
+
+
+def test_session_limit_idle_timeout_and_clients_that_leave(tmp_path):
+    log = (tmp_path / "log").open("w+")
+    small = Server(log=log, ECONOMICS_MAX_SESSIONS="2", ECONOMICS_IDLE_TIMEOUT_S="1.5")
+    try:
+        with session(small.url) as one, session(small.url) as two:
+            assert reset(one, seed=1)["type"] == reset(two, seed=1)["type"] == "observation"
+            with session(small.url) as three:
+                refused = json.loads(three.websocket.recv(timeout=10))
+                assert code(refused) == "CAPACITY_REACHED"
+                with pytest.raises(ConnectionClosed):
+                    three.websocket.recv(timeout=10)
+            with pytest.raises(EpisodeLost, match="raise the server's max_sessions"):
+                asyncio.run(begin(served_sessions(small.url)))
+            assert step(one, "x")["type"] == "observation"
+            ended = json.loads(one.websocket.recv(timeout=10))
+            assert code(ended) == "SESSION_ERROR"
+            assert "nothing was sent for 1.5 s" in ended["data"]["message"]
+            with pytest.raises(ConnectionClosed):
+                one.websocket.recv(timeout=10)
+        for _ in range(2):
+            wait_for_a_place(small.url)
+            leave_in_the_middle_of_a_step(small.url)
+        wait_for_a_place(small.url)
+    finally:
+        small.stop()
+    log.seek(0)
+    assert "ASGI" not in log.read()
+
+
+def wait_for_a_place(url):
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        with suppress(ConnectionClosed), session(url) as ask:
+            if reset(ask, seed=1)["type"] == "observation":
+                return
+        time.sleep(0.2)
+    raise AssertionError("sessions that ended still take a place")
+
+
+def test_soft_mode_from_variables():
+    soft = Server(ECONOMICS_MODE="soft", ECONOMICS_PROBLEMS="2", ENABLE_WEB_INTERFACE="true")
+    try:
+        with session(soft.url) as ask:
+            first = reset(ask, seed=1, total_budget=3)["data"]["observation"]
+            assert (first["budget_mode"], first["num_questions"]) == ("soft", 2)
+            over = step(ask, "word " * 10)["data"]
+            assert over["observation"]["remaining_budget"] == -10.0
+            assert not over["done"]
+        assert requests.get(f"{soft.url}/web", timeout=30).status_code == 200
+    finally:
+        soft.stop()

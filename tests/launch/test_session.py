@@ -1,0 +1,95 @@
+"""What a run asks of Ray, and how its errors come to the surface."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NoReturn
+
+import pytest
+from ray.exceptions import ActorDiedError
+
+from rlsys.config import RunConfig
+from rlsys.errors import EngineError, RlsysError
+from rlsys.launch.resources import colocated, placed_bundles
+from rlsys.launch.session import learner_environment, place, ray_session, run
+
+
+def config(learner: dict[str, Any], generation: dict[str, Any]) -> RunConfig:
+    return RunConfig.model_validate({"learner": learner, "generation": generation})
+
+
+@pytest.mark.slow
+def test_a_session_holds_what_the_run_asks_for_and_places_ranks_before_engines() -> None:
+    asked = config({"ranks": 2, "cpus_per_rank": 2.5}, {"engines": 1, "cpus_per_engine": 3})
+
+    async def main() -> list[tuple[float, int, str]]:
+        ranks, engines, _ = await place(asked)
+        return [
+            (
+                options["num_cpus"],
+                options["scheduling_strategy"].placement_group_bundle_index,
+                options["runtime_env"]["env_vars"]["OMP_NUM_THREADS"],
+            )
+            for options in ranks + engines
+        ]
+
+    with ray_session(asked):
+        import ray
+
+        assert ray.cluster_resources()["CPU"] == 2.5 + 2.5 + 3 + 2  # and two services
+        assert run(main()) == [(2.5, 0, "2"), (2.5, 1, "2"), (3.0, 2, "3")]
+    assert not ray.is_initialized()
+
+
+def test_parts_of_a_card_are_shared_and_whole_cards_are_not() -> None:
+    parts = config({"ranks": 2, "gpus_per_rank": 0.6}, {"engines": 1, "gpus_per_engine": 0.4})
+    assert colocated(parts.learner, parts.generation)
+    assert [(b.cpus, b.gpus) for b in placed_bundles(parts)] == [(2, 1), (2, 1)]
+    whole = config({"gpus_per_rank": 1}, {"gpus_per_engine": 2, "tensor_parallel": 2})
+    assert not colocated(whole.learner, whole.generation)
+    assert [(b.cpus, b.gpus) for b in placed_bundles(whole)] == [(1, 1), (1, 2)]
+
+
+def test_a_rank_on_a_card_takes_its_threads_from_the_system() -> None:
+    gpu = learner_environment(config({"gpus_per_rank": 1}, {}).learner)
+    assert gpu == {"DS_ACCELERATOR": "cuda"}
+
+
+def raised_by(*errors: BaseException) -> BaseException:
+    """What `run` raises when tasks of nested groups fail with `errors`."""
+
+    async def fail(error: BaseException) -> NoReturn:
+        raise error
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as outer:
+            for error in errors:
+                outer.create_task(nested(error))
+
+    async def nested(error: BaseException) -> None:
+        async with asyncio.TaskGroup() as inner:
+            inner.create_task(fail(error))
+
+    with pytest.raises(BaseException) as caught:
+        run(main())
+    return caught.value
+
+
+def test_our_own_error_is_found_among_others() -> None:
+    ours = EngineError("engine 1 died")
+    assert raised_by(OSError("a consequence"), ours) is ours
+    assert str(raised_by(OSError("alone"))) == "alone"
+
+
+def test_a_dead_actor_is_one_sentence() -> None:
+    async def main() -> None:
+        raise ActorDiedError
+
+    with pytest.raises(RlsysError) as caught:
+        run(main())
+    for error in (caught.value, raised_by(ActorDiedError())):
+        assert isinstance(error, RlsysError)
+        assert str(error) == (
+            "a process of the run died; give the same command again to go on from the last "
+            "checkpoint (The actor died unexpectedly before finishing this task.)"
+        )

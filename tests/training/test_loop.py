@@ -1,0 +1,292 @@
+"""The main loop on hand-written parts: what is called, in which order, and what survives a stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlsys.config import RunConfig
+from rlsys.data.problems import ProblemStream
+from rlsys.environments.report import GroupReport
+from rlsys.errors import EngineError, TrainingError
+from rlsys.training.checkpoints import CheckpointStore
+from rlsys.training.loop import Parts, StopSignal, train
+from rlsys.training.protocols import FinishedGroup
+from rlsys.types import Problem
+
+PROBLEMS = [Problem(id=f"p{i}", text=f"{i}+1", answer=str(i + 1)) for i in range(100)]
+HELD_OUT = [Problem(id="held-out", text="1+1", answer="2")]
+
+
+class World:
+    """Every part of a run in one object, with one log of what happened to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log: list[str] = []
+        self.version = 0
+        self.grown: dict[int, str] = {}
+        """Problem id by ticket."""
+        self.trained: list[int] = []
+        self.metrics: dict[int, dict[str, float]] = {}
+        self.stop = StopSignal()
+        self.checkpoints = CheckpointStore(folder, 100, self)
+        self.stop_in_step = 0
+        self.lag = 0
+        """How many versions older than the weights a group claims to be."""
+        self.fails_at = -1
+
+    @property
+    def parts(self) -> Parts:
+        return Parts(
+            runner=self,
+            learner=Learner(self),
+            weights=self,
+            checkpoints=self.checkpoints,
+            reporter=Reporter(self),
+            stop=self.stop,
+        )
+
+    async def train_group(self, index: int, problem: Problem) -> FinishedGroup:
+        started_at = self.version
+        await asyncio.sleep(0)
+        if index == self.fails_at:
+            raise EngineError("engine 0 died")
+        self.grown[index] = problem.id
+        return group(index, version=started_at - self.lag)
+
+    async def evaluate_group(self, index: int, problem: Problem) -> GroupReport:
+        self.log.append(f"evaluate {problem.id} at version {self.version}")
+        return report(0, self.version)
+
+    async def cached_share(self) -> float:
+        return 0.5
+
+    async def publish(self, version: int) -> float:
+        self.version = version
+        self.log.append(f"publish {version}")
+        return 1e-6
+
+    async def write_groups(self, path: Path, groups: Mapping[int, FinishedGroup]) -> None:
+        path.write_text(" ".join(map(str, sorted(groups))))
+
+    def read_groups(self, path: Path) -> dict[int, FinishedGroup]:
+        return {int(t): group(int(t), self.version) for t in path.read_text().split()}
+
+
+class Learner:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def step(self, groups: Sequence[FinishedGroup]) -> dict[str, float]:
+        tickets = [g.report.index for g in groups]
+        self._world.trained += tickets
+        self._world.log.append(f"train {tickets}")
+        if len(self._world.trained) // len(tickets) == self._world.stop_in_step:
+            self._world.stop.set()
+        for _ in range(20):  # long enough for everything admitted to be grown meanwhile
+            await asyncio.sleep(0)
+        return {"loss": 0.25}
+
+    async def save(self, folder: Path) -> None:
+        folder.mkdir()
+        self._world.log.append(f"save {folder.parent.name}")
+
+    async def export(self, folder: Path) -> None:
+        raise AssertionError("the loop does not export")
+
+
+class Reporter:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def step(self, step: int, metrics: dict[str, float]) -> None:
+        self._world.metrics[step] = metrics
+        self._world.log.append(f"report {step}")
+
+    def episodes(self, step: int, episodes: list[dict[str, Any]]) -> None:
+        assert episodes == [{"group": (step - 1) * 2}]
+
+    def evaluation(self, step: int, numbers: dict[str, float], episodes: Any) -> None:
+        self._world.log.append(f"curve {step} {numbers['score/16']} {numbers['score/64']}")
+
+    def message(self, text: str) -> None:
+        raise AssertionError("the loop has nothing to say")
+
+
+def report(index: int, version: int) -> GroupReport:
+    return GroupReport(
+        index=index,
+        problem_id="",
+        difficulty=None,
+        versions=(version, version),
+        scores_G=np.array([0.5, 0.75], np.float32),
+        numbers={
+            "score/16": np.array([0.0, 0.5], np.float32),
+            "score/64": np.array([1.0, 1.0], np.float32),
+            "thought/length": np.array([10, 20], np.float32),
+            "thought/closed": np.array([1, 0], np.float32),
+        },
+        invalid=1,
+        answers=4,
+        sampled_tokens=40,
+        sizes=((30, 20), (30, 20)),
+        example={"group": index},
+    )
+
+
+def group(index: int, version: int) -> FinishedGroup:
+    return FinishedGroup(report=report(index, version), samples=None)
+
+
+def configuration(steps: int, staleness: int = 0, **sections: Any) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "steps": steps,
+            "batch": {"problems": 2, "group_size": 2},
+            "environment": {"type": "anytime", "budgets": [16, 64]},
+            "rollout": {"max_staleness": staleness},
+            "checkpoint": {"every": 0},
+            **sections,
+        }
+    )
+
+
+def run(
+    world: World,
+    config: RunConfig,
+    *,
+    start: int = 0,
+    finished: Mapping[int, FinishedGroup] | None = None,
+) -> int:
+    problems = ProblemStream(PROBLEMS, seed=0, shuffle=False)
+
+    async def main() -> int:
+        world.version = start
+        return await train(
+            config, world.parts, problems, HELD_OUT, start=start, finished=finished or {}
+        )
+
+    return asyncio.run(main())
+
+
+def test_a_synchronous_run_in_order(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    assert run(world, configuration(steps=2)) == 2
+    assert world.log == [
+        "train [0, 1]",
+        "publish 1",
+        "report 1",
+        "train [2, 3]",
+        "publish 2",
+        "report 2",
+        "save .step-2.partial",
+    ]
+    assert world.grown == {ticket: f"p{ticket}" for ticket in range(len(world.grown))}
+    first = world.metrics[1]
+    assert first["loss"] == 0.25
+    assert (first["score/16"], first["score/64"], first["score/mean"]) == (0.25, 1.0, 0.625)
+    assert (first["thought/length"], first["thought/closed"]) == (15.0, 0.5)
+    assert first["answers/invalid"] == 0.25
+    assert (first["gap/canary"], first["prefix_cache/share"]) == (1e-6, 0.5)
+    assert first["tokens_per_s/generation"] == pytest.approx(80 / first["time/step"])
+    assert [world.metrics[s]["staleness/max"] for s in (1, 2)] == [0.0, 0.0]
+
+
+def test_a_bound_lets_generation_run_ahead_and_no_further(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    run(world, configuration(steps=6, staleness=2))
+    assert world.trained == list(range(12))
+    assert [world.metrics[s]["staleness/max"] for s in range(1, 7)] == [0, 1, 2, 2, 2, 2]
+    assert max(world.metrics[s]["queue"] for s in range(1, 7)) <= 2 * 2
+
+
+def test_evaluation_and_checkpoints_keep_their_cadence(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    run(world, configuration(steps=6, checkpoint={"every": 3}, evaluation={"every": 2}))
+    told = [line for line in world.log if not line.startswith(("train", "publish", "report"))]
+    assert told == [
+        "evaluate held-out at version 2",
+        "curve 2 0.25 1.0",
+        "save .step-3.partial",
+        "evaluate held-out at version 4",
+        "curve 4 0.25 1.0",
+        # the evaluation after the last step is the caller's
+        "save .step-6.partial",
+    ]
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_a_stop_finishes_the_step_and_saves(tmp_path: Path, staleness: int) -> None:
+    world = World(tmp_path)
+    world.stop_in_step = 3
+    assert run(world, configuration(steps=50, staleness=staleness)) == 3
+    assert world.trained == [0, 1, 2, 3, 4, 5]
+    assert world.log[-2:] == ["report 3", "save .step-3.partial"]
+    assert world.checkpoints.latest() == (3, tmp_path / "step-3")
+    kept = sorted(world.checkpoints.read_groups(tmp_path / "step-3"))
+    assert kept == list(range(6, 6 + 2 * staleness))
+
+
+def test_a_stop_before_the_first_step_trains_and_saves_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.stop.set()
+    assert run(world, configuration(steps=5)) == 0
+    assert world.trained == []
+    assert world.checkpoints.latest() is None
+
+
+def test_a_stop_does_not_wait_for_an_evaluation(tmp_path: Path) -> None:
+    class Slow(World):
+        async def evaluate_group(self, index: int, problem: Problem) -> GroupReport:
+            self.stop.set()
+            return await asyncio.get_running_loop().create_future()
+
+    world = Slow(tmp_path)
+    assert run(world, configuration(steps=50, evaluation={"every": 2})) == 2
+    assert world.log[-2:] == ["report 2", "save .step-2.partial"]
+
+
+def test_a_resumed_run_trains_what_was_grown_and_grows_the_rest(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    kept = {7: group(7, version=3), 8: group(8, version=3)}
+    assert run(world, configuration(steps=6, staleness=1), start=3, finished=kept) == 6
+    assert world.trained == [6, 7, 8, 9, 10, 11]
+    assert set(kept) & set(world.grown) == set()
+    assert {t: world.grown[t] for t in (6, 9, 10, 11)} == {6: "p6", 9: "p9", 10: "p10", 11: "p11"}
+    assert sorted(world.metrics) == [4, 5, 6]
+
+
+def test_a_run_that_is_complete_does_nothing(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    assert run(world, configuration(steps=4), start=4) == 4
+    assert world.log == []
+
+
+def test_a_group_beyond_the_bound_is_an_error(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.lag = 2
+    with pytest.raises(ExceptionGroup) as caught:
+        run(world, configuration(steps=3, staleness=1))
+    (error,) = caught.value.exceptions
+    assert isinstance(error, TrainingError)
+    assert str(error) == (
+        "a group sampled at version -2 reached training at version 0, beyond "
+        "rollout.max_staleness 1"
+    )
+    assert world.trained == []
+
+
+def test_a_group_that_fails_to_grow_ends_the_run(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.fails_at = 3
+    with pytest.raises(ExceptionGroup) as caught:
+        run(world, configuration(steps=50))
+    ours, rest = caught.value.split(EngineError)
+    assert ours is not None
+    assert rest is None
+    assert world.trained == [0, 1]

@@ -1,0 +1,106 @@
+"""Order of calls, deadline and canary of a weight sync, with hand-written ends."""
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from rlsys.errors import SyncError
+from rlsys.training.weight_sync import WeightSync
+from rlsys.types import Floats, Tokens
+
+CANARY = (np.array([1, 2, 3], np.int32),)
+
+
+class Ends:
+    """Both ends of a sync; records what happens."""
+
+    def __init__(self, buckets: int = 3, slow_receive: float = 0.0, gap: float = 0.0) -> None:
+        self.log: list[str] = []
+        self._buckets, self._slow, self._gap = buckets, slow_receive, gap
+
+    async def num_buckets(self) -> int:
+        return self._buckets
+
+    async def send(self, bucket: int) -> object:
+        self.log.append(f"send {bucket}")
+        await asyncio.sleep(0)
+        return f"bucket {bucket}"
+
+    async def sequence_logprobs(self, sequences: Sequence[Tokens]) -> list[Floats]:
+        return [np.zeros(len(s) - 1, np.float32) for s in sequences]
+
+    async def begin_update(self) -> None:
+        self.log.append("begin")
+
+    async def receive(self, bucket: int, sent: object) -> None:
+        await asyncio.sleep(self._slow)
+        self.log.append(f"receive {bucket} {sent}")
+
+    async def finish_update(self, version: int) -> None:
+        self.log.append(f"finish {version}")
+
+    async def verify(self, sequences: Sequence[Tokens], logprobs: Sequence[Floats]) -> float:
+        if self._gap > 0.1:
+            raise SyncError("weights arrived wrong")
+        self.log.append("verify")
+        return self._gap
+
+
+def sync(ends: Ends, collective: bool = False, deadline_s: float = 5.0) -> WeightSync:
+    return WeightSync(
+        source=ends, sink=ends, collective=collective, deadline_s=deadline_s, canary=CANARY
+    )
+
+
+def test_the_next_bucket_is_exported_while_one_loads() -> None:
+    ends = Ends()
+    assert asyncio.run(sync(ends).publish(7)) == 0.0
+    assert ends.log == [
+        "send 0",
+        "begin",
+        "send 1",
+        "receive 0 bucket 0",
+        "send 2",
+        "receive 1 bucket 1",
+        "receive 2 bucket 2",
+        "finish 7",
+        "verify",
+    ]
+
+
+def test_a_collective_sends_and_receives_every_bucket_together() -> None:
+    ends = Ends(buckets=2)
+    asyncio.run(sync(ends, collective=True).publish(1))
+    assert ends.log == [
+        "begin",
+        "send 0",
+        "receive 0 None",
+        "send 1",
+        "receive 1 None",
+        "finish 1",
+        "verify",
+    ]
+
+
+@pytest.mark.parametrize("collective", [False, True])
+def test_a_sync_past_its_deadline_is_an_error(collective: bool) -> None:
+    ends = Ends(slow_receive=10.0)
+    with pytest.raises(SyncError, match=r"version 3 did not reach .* sync.deadline_s 0.05"):
+        asyncio.run(sync(ends, collective, deadline_s=0.05).publish(3))
+    assert "verify" not in ends.log
+
+
+def test_a_failed_canary_ends_the_sync() -> None:
+    with pytest.raises(SyncError, match="arrived wrong"):
+        asyncio.run(sync(Ends(gap=1.0)).publish(1))
+
+
+def test_an_error_at_one_end_of_a_collective_does_not_wait_for_the_other() -> None:
+    class Broken(Ends):
+        async def send(self, bucket: int) -> object:
+            raise SyncError("the learner cannot send")
+
+    with pytest.raises(SyncError, match="cannot send"):
+        asyncio.run(sync(Broken(slow_receive=60.0), collective=True).publish(1))
