@@ -1,16 +1,19 @@
-"""The environment actor: grows groups and turns them into samples, many at once.
+"""The environment actor: rolls out groups and turns them into samples, many at once.
 
 Samples stay in the object store for the learner's ranks; the driver gets a report of numbers.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from rlsys.algorithms.samples import build_samples
 from rlsys.config import RunConfig
-from rlsys.environments.report import GroupReport
-from rlsys.environments.sources import episode_source
-from rlsys.environments.wiring import EpisodeSource, Reader, Role
-from rlsys.types import Generator, Grader, Problem, Sample
+from rlsys.environments.base import ReflectionModel, Role, RolloutContext
+from rlsys.environments.registry import environment_class
+from rlsys.tokenization.prompts import PromptRenderer
+from rlsys.tokenization.tokenizer import load_tokenizer
+from rlsys.types import Environment, Generator, Grader, GroupReport, Sample, Task
 
 
 class EnvironmentActor:
@@ -22,24 +25,44 @@ class EnvironmentActor:
         generator: Generator,
         grader: Grader,
         max_length: int,
-        reader: Reader | None = None,
+        reflection_model: ReflectionModel | None = None,
     ) -> None:
-        """Grow the episodes of `config`, in sequences of at most `max_length` tokens."""
+        """Roll out the episodes of `config`, in sequences of at most `max_length` tokens."""
         self._config = config
+        self._generator = generator
+        self._grader = grader
+        self._max_length = max_length
+        self._reflection_model = reflection_model
+        self._tokenizer = load_tokenizer(config.model.path)
+        # Made when first used: an evaluation alone needs no training environment, whose reflection
+        # model or training server may not run.
+        self._environments: dict[Role, Environment[Any]] = {}
 
-        def source(role: Role) -> EpisodeSource:
-            return episode_source(config, role, generator, grader, max_length, reader)
-
-        self._training, self._evaluation = source("training"), source("evaluation")
-
-    async def train_group(
-        self, index: int, problem: Problem
-    ) -> tuple[tuple[Sample, ...], GroupReport]:
-        """Grow one training group; the two results are two objects (num_returns=2)."""
-        group = await self._training.grow(index, problem)
+    async def train_group(self, index: int, task: Task) -> tuple[tuple[Sample, ...], GroupReport]:
+        """Roll out one training group; the two results are two objects (num_returns=2)."""
+        environment = self._environment("training")
+        group = await environment.rollout(index, task)
         samples = build_samples(group, self._config)
-        return samples, self._training.report(group, samples)
+        return samples, environment.report(group, samples)
 
-    async def evaluate_group(self, index: int, problem: Problem) -> GroupReport:
-        """Grow one group of the evaluation; nothing of it is trained on."""
-        return self._evaluation.report(await self._evaluation.grow(index, problem), ())
+    async def evaluate_group(self, index: int, task: Task) -> GroupReport:
+        """Roll out one group of the evaluation; nothing of it is trained on."""
+        environment = self._environment("evaluation")
+        return environment.report(await environment.rollout(index, task), ())
+
+    def _environment(self, role: Role) -> Environment[Any]:
+        if role not in self._environments:
+            tokenizer = self._tokenizer
+            context = RolloutContext(
+                config=self._config,
+                role=role,
+                tokenizer=tokenizer,
+                decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
+                renderer=PromptRenderer(tokenizer, self._config.data.prompt),
+                generator=self._generator,
+                grader=self._grader,
+                max_length=self._max_length,
+                reflection_model=self._reflection_model,
+            )
+            self._environments[role] = environment_class(self._config).create(context)
+        return self._environments[role]

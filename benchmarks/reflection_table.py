@@ -3,7 +3,7 @@
     python benchmarks/reflection_table.py --out runs/rea                  one run after the other
     python benchmarks/reflection_table.py --out runs/rea --devices 0,1 --per-device 2 \\
         learner.gpus_per_rank=0.3 generation.gpus_per_engine=0.2 \\
-        environment.revision.reader_generation.gpus_per_engine=0.1
+        environment.revision.generation.gpus_per_engine=0.1
     python benchmarks/reflection_table.py --out runs/rea --report         only from what is there
 
 Every run is `rlsys train CONFIG` (configs/rearl_tiny.yaml, or --config) with the same seeds,

@@ -1,9 +1,11 @@
 """What travels between the parts of rlsys: frozen records of numpy arrays and plain values.
 
-An episode is a tree of token segments. Every method is a way to grow that tree (environments) and
-a way to turn its scores into advantages (algorithms); packing, loss and learner know only the tree.
+An episode is a tree of token segments. Every method adds two things: a rollout that builds the tree
+(an environment) and a function that turns its scores into advantages (an algorithm). Packing, loss
+and learner know only the tree.
 
-Reading order: Problem -> GenerationRequest/Completion -> Segment -> Episode -> Group -> Sample.
+Reading order: Problem -> GenerationRequest/Completion -> Segment -> (rlsys.records) -> Episode ->
+Group -> Sample -> GroupReport -> Environment.
 """
 
 from __future__ import annotations
@@ -11,10 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rlsys.records import Outcome as Outcome
+from rlsys.records import RevisionRecord as RevisionRecord
+from rlsys.records import RevisionTimes as RevisionTimes
+from rlsys.records import ThoughtRecord as ThoughtRecord
+from rlsys.records import TurnRecord as TurnRecord
 
 Tokens = NDArray[np.int32]
 Floats = NDArray[np.float32]
@@ -35,7 +43,7 @@ class Kind(IntEnum):
     ANSWER = 2
     """Sampled text after the thought was closed, EOS included."""
     OBSERVATION = 3
-    """What an environment said between two turns."""
+    """What an environment answered between two turns."""
     FORCED = 4
     """Text the environment inserted (a forced end of thought, an answer header)."""
 
@@ -61,6 +69,30 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSeed:
+    """What an episode of several turns starts from: all that its environment asks follows from it.
+
+    Example: EpisodeSeed(seed=7)
+    """
+
+    seed: int
+
+    @property
+    def id(self) -> str:
+        """The seed as text, as reports name it."""
+        return str(self.seed)
+
+    @property
+    def difficulty(self) -> float | None:
+        """None: an episode may ask questions of every difficulty."""
+        return None
+
+
+Task = Problem | EpisodeSeed
+"""What a group of episodes is rolled out from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """Ask an engine to continue `token_ids`, `n` times."""
 
@@ -75,7 +107,7 @@ class GenerationRequest:
     engine: int | None = None
     """Engine that already holds this prefix in its cache, or None for the least loaded one."""
     top_logprobs: int = 0
-    """Most likely tokens told of at every position, beside the sampled one; at most 20."""
+    """Most likely tokens returned at every position, beside the sampled one; at most 20."""
 
 
 class Candidates(NamedTuple):
@@ -115,7 +147,7 @@ class Generator(Protocol):
 
 
 class Verdict(IntEnum):
-    """What grading said. INVALID (error or time-out) is counted apart from WRONG."""
+    """The result of grading. INVALID (error or time-out) is counted apart from WRONG."""
 
     WRONG = 0
     RIGHT = 1
@@ -162,10 +194,25 @@ class Segment:
         if self.logprobs is not None and len(self.logprobs) != len(self.token_ids):
             raise ValueError(f"{len(self.logprobs)} log-probs for {len(self.token_ids)} tokens")
 
+    @classmethod
+    def sampled(cls, completion: Completion, *, parent: int, cut: int, kind: Kind) -> Segment:
+        """The segment of a completion, exactly as the engine sampled it."""
+        return cls(
+            parent=parent,
+            cut=cut,
+            kind=kind,
+            token_ids=completion.token_ids,
+            logprobs=completion.logprobs,
+            versions=completion.versions,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One tree of segments (segment 0 is the prompt) with what its answers scored."""
+    """One tree of segments (segment 0 is the prompt) with the scores of its answers.
+
+    `thoughts`, `revision` and `turns` are filled in by the environments that know them.
+    """
 
     segments: tuple[Segment, ...]
     scores: Floats
@@ -176,8 +223,12 @@ class Episode:
     """[n] number of the distinct cut each answer hangs from; see brpo.truncation_plan."""
     verdicts: NDArray[np.int8]
     """[n] Verdict of each answer."""
-    facts: tuple[Mapping[str, float | str], ...] = ()
-    """[n] What else the environment said of each answer; empty where it says nothing more."""
+    thoughts: tuple[ThoughtRecord, ...] = ()
+    """[n] The thought before each answer; empty where reflections are not counted."""
+    revision: RevisionRecord | None = None
+    """Of the thought, in a run that revises."""
+    turns: tuple[TurnRecord, ...] = ()
+    """[n] What the environment returned for each reply; empty for single thoughts."""
 
     def sampled_tokens(self) -> int:
         """Tokens the policy sampled in this episode."""
@@ -190,8 +241,11 @@ class Group:
 
     index: int
     """Place in the admission order of the run; the next group to train is the smallest one."""
-    problem: Problem
+    task: Task
     episodes: tuple[Episode, ...]
+    """Fewer than G where the environment lost some; see rlsys.errors.EpisodeLost."""
+    times: RevisionTimes | None = None
+    """None in a run that does not revise."""
 
     @property
     def versions(self) -> tuple[int, int]:
@@ -213,9 +267,9 @@ class Sample:
     weights: tuple[float, ...] = field(default=())
     """Per segment, a factor on its loss (summary_weight); empty means 1 everywhere."""
     rows: tuple[NDArray[np.int32] | None, ...] = field(default=())
-    """Per segment [len(token_ids)], of how many plain rows each token is the only copy; None or
-    empty means 1. Where an original and its revision share what they kept, that is 2, and the
-    advantage there is the mean of both: the tree then trains like the two rows side by side."""
+    """Per segment [len(token_ids)], how many plain rows contain this token; None or empty means 1.
+    It is 2 where an original and its revision share the kept thought. The advantage there is the
+    mean of both, so that the tree trains exactly like the two rows side by side."""
 
     @property
     def num_tokens(self) -> int:
@@ -231,3 +285,51 @@ class Sample:
             for a, r in zip(self.advantages, rows, strict=True)
             if a is not None
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReport:
+    """Numbers of one finished group of G episodes: what the driver sees, never tokens."""
+
+    index: int
+    problem_id: str
+    difficulty: float | None
+    versions: tuple[int, int] | None
+    """Oldest and newest policy version among the sampled tokens; None if nothing was sampled."""
+    scores_G: Floats
+    """How well each episode did, from 0 (nothing right) to 1 (everything right)."""
+    numbers: Mapping[str, Floats]
+    """Metric name to values, one per episode, reply or whatever the metric is a mean of."""
+    invalid: int
+    """Answers whose grading failed or timed out."""
+    answers: int
+    """Answers graded in all."""
+    sampled_tokens: int
+    sizes: tuple[tuple[int, int], ...]
+    """Per sample, tokens it packs to and tokens it trains."""
+    example: dict[str, Any]
+    """One episode in words; empty if the group has none."""
+
+
+TaskT_contra = TypeVar("TaskT_contra", contravariant=True)
+
+
+class Environment(Protocol[TaskT_contra]):
+    """Rolls out groups of episodes and reports them.
+
+    One instance rolls out training groups, another one evaluation groups. `rlsys.environments.base`
+    has the part of the interface that makes instances and checks their input before Ray starts.
+    """
+
+    async def rollout(self, index: int, task: TaskT_contra) -> Group:
+        """Roll out the group at this place in the admission order.
+
+        The same index, task and weights give the same group: every request's seed follows from the
+        run's seed and the index. An episode that the environment loses is missing from the group;
+        any other error ends the run.
+        """
+        ...
+
+    def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
+        """Return the numbers of a group; `samples` is empty for a group that is not trained on."""
+        ...

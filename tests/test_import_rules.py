@@ -23,10 +23,13 @@ FORBIDDEN = {
 }
 ONLY = {
     # A package, and all it may import beside the standard library and itself.
-    "rlsys.types": ("numpy",),
+    "rlsys.types": ("numpy", "rlsys.records"),
+    "rlsys.records": ("rlsys.types",),
     "rlsys.errors": (),
     "rlsys.config": ("pydantic", "pydantic_core", "yaml", "rlsys.errors"),
-    "rlsys.algorithms": ("numpy", "torch", "rlsys.types", "rlsys.errors", "rlsys.config"),
+    "rlsys.algorithms": (
+        *("numpy", "torch", "rlsys.types", "rlsys.records", "rlsys.errors", "rlsys.config"),
+    ),
 }
 MAY_USE_RAY = ("rlsys.cli", "rlsys.launch")
 """Where everything meets; the rules of `rlsys` do not hold there."""

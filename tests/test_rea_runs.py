@@ -35,8 +35,8 @@ CONFIG: dict[str, Any] = {
         "answer_header": "\n\n**Final Answer**\n\\boxed{",
         "reflections": {"mode": "words", "words": ["?"], "gap": 0},
         "revision": {
-            "reader": {"path": "tiny-reflection", "max_length": 512},
-            "reader_generation": {"kv_cache_mib": 32},
+            "model": {"path": "tiny-reflection", "max_length": 512},
+            "generation": {"kv_cache_mib": 32},
             "detector": {"layout": "compact", "chunking": {"separator": "(?=[;?])", "most": 1}},
             "strength": "first",
         },
@@ -75,9 +75,9 @@ def test_originals_and_revisions_are_grown_and_trained(start: Start) -> None:
     rows = command.steps()
     assert len(rows) == 2
     for row in rows:
-        assert row["reader/read"] > 0.8
-        assert row["reader/failed"] == 0
-        assert row["revision/share"] == row["reader/read"]
+        assert row["reflection_model/read"] > 0.8
+        assert row["reflection_model/failed"] == 0
+        assert row["revision/share"] == row["reflection_model/read"]
         assert row["revision/thought/length"] < row["thought/length"]
         # Thought and revision are asked of one engine: what is kept is computed once.
         assert row["prefix_cache/revisions"] >= 0.9
@@ -97,7 +97,7 @@ def test_originals_and_revisions_are_grown_and_trained(start: Start) -> None:
     } < evaluations[-1].keys()
 
 
-def test_a_run_outlives_its_readers(start: Start) -> None:
+def test_a_run_outlives_its_reflection_engines(start: Start) -> None:
     """Killed once they are started again, killed twice there are originals only."""
     command = start(
         "steps=60",
@@ -108,16 +108,18 @@ def test_a_run_outlives_its_readers(start: Start) -> None:
         "checkpoint.every=0",
     )
     command.wait_for_step(1)
-    kill_reader(command)
-    assert wait_until(lambda: came(command, "reader/failed", 0), 60), command.output
+    kill_reflection_engine(command)
+    assert wait_until(lambda: came(command, "reflection_model/failed", 0), 60), command.output
     lost = command.steps()[-1]["step"]
-    assert wait_until(lambda: came(command, "reader/read", lost), START_SECONDS), command.output
-    kill_reader(command)
+    assert wait_until(lambda: came(command, "reflection_model/read", lost), START_SECONDS), (
+        command.output
+    )
+    kill_reflection_engine(command)
     assert command.wait() == 0, command.output
     assert command.all_gone(15), command.processes()
     rows = command.steps()
     assert [row["step"] for row in rows] == list(range(1, 61))
-    assert rows[-1]["reader/failed"] == 1
+    assert rows[-1]["reflection_model/failed"] == 1
     assert rows[-1]["revision/share"] == 0
     assert all(row["accuracy/original"] >= 0 for row in rows)  # nothing was lost
     assert (command.run_dir / "export").is_dir()
@@ -127,6 +129,6 @@ def came(command: Command, metric: str, after: int) -> bool:
     return any(row[metric] > 0 for row in command.steps() if row["step"] > after)
 
 
-def kill_reader(command: Command) -> None:
-    (process,) = command.find("ReaderActor")
+def kill_reflection_engine(command: Command) -> None:
+    (process,) = command.find("ReflectionActor")
     process.kill()

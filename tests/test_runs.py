@@ -20,7 +20,7 @@ from commands import START_SECONDS, Command, wait_until
 
 from rlsys.assets import tiny_path
 from rlsys.config.loading import load_config
-from rlsys.data.problems import ProblemStream, load_problems
+from rlsys.data.problems import TaskStream, load_problems
 from rlsys.launch.training import weights_folder
 from rlsys.reporting.metrics_file import METRICS, read_rows
 
@@ -134,12 +134,12 @@ def check_folder(run_dir: Path) -> None:
 def check_problems(run_dir: Path, config_file: Path) -> None:
     """The first group of every step is the one that an uninterrupted run would have trained."""
     config = load_config(config_file)
-    stream = ProblemStream(load_problems(config.data.train), seed=config.seed, shuffle=True)
+    stream = TaskStream(load_problems(config.data.train), seed=config.seed, shuffle=True)
     for step in range(1, 9):
         (line,) = (run_dir / "samples" / f"step-{step}.jsonl").read_text().splitlines()
         episode = json.loads(line)
         assert episode["group"] == 2 * (step - 1)
-        assert episode["problem"] == stream.problem(episode["group"]).text
+        assert episode["problem"] == stream.task(episode["group"]).text
         assert [a["budget"] for a in episode["answers"]] == [8, 8, 24, 24]
 
 

@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 
 from rlsys.algorithms import reflection
 from rlsys.algorithms.reflection.advantages import RIGHT
+from rlsys.algorithms.tree_samples import THOUGHT, whole_episode
 from rlsys.config import ReaConfig, ShapingConfig
 from rlsys.types import Episode, Floats, Group, Sample, Segment
 
 Array = NDArray[np.float64]
-
-THOUGHT = 1
-"""Index of the thought in the segments of an episode."""
 
 
 class Rows(NamedTuple):
@@ -103,7 +101,7 @@ def rea_samples(group: Group, algorithm: ReaConfig, *, revised: bool) -> tuple[S
         rows = _rows(group.episodes, answers=1)
         rewards_G = rows.accuracy_R + shaping_rewards(rows, algorithm)
         advantages_G = reflection.revision_advantages(rewards_G, rows.accuracy_R)
-        return tuple(map(_plain_sample, group.episodes, advantages_G))
+        return tuple(map(whole_episode, group.episodes, advantages_G))
     found = pair_advantages(_rows(group.episodes, answers=2), algorithm)
     return tuple(_tree_sample(e, found, g) for g, e in enumerate(group.episodes))
 
@@ -140,12 +138,12 @@ def _rows(episodes: Sequence[Episode], *, answers: int) -> Rows:
 
 
 def _row(episode: Episode, answer: int) -> tuple[float, float, float, float]:
-    facts = episode.facts[answer]
+    thought = episode.thoughts[answer]
     return (
         float(episode.scores[answer]),
         response_tokens(episode.segments, int(episode.answer_segments[answer])),
-        float(facts["thought_tokens"]),
-        float(facts["reflections"]),
+        float(thought.tokens),
+        float(thought.reflections),
     )
 
 
@@ -156,14 +154,6 @@ def response_tokens(segments: Sequence[Segment], leaf: int) -> int:
         tokens += kept
         kept, place = segments[place].cut, segments[place].parent
     return tokens
-
-
-def _plain_sample(episode: Episode, advantage: float) -> Sample:
-    advantages = [
-        np.full(len(s.token_ids), advantage, np.float32) if s.kind.sampled else None
-        for s in episode.segments
-    ]
-    return Sample(segments=episode.segments, advantages=tuple(advantages))
 
 
 def _tree_sample(episode: Episode, found: Advantages, pair: int) -> Sample:

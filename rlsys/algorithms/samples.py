@@ -1,48 +1,62 @@
 """From a group of scored episodes to samples: a number on every sampled token.
 
-Understands the trees of the anytime environment: segment 0 is the prompt, segment 1 the thought,
-and the answers (with the forced text before them) hang off the thought at its cuts. A dialogue is
-one trunk in which answers and observations take turns. Prompt, forced text and observations get no
-advantage, so they are never trained.
+Every method is one function `samples(group, config)`. It may rely on the trees of the environments
+that it fits: an anytime episode has its prompt as segment 0, its thought as segment 1, and answers
+(with the forced text before them) that hang off the thought at its cuts; a dialogue is one trunk in
+which answers and observations alternate.
 
 Shapes: G episodes, M budgets, A answers per budget, N = M * A answers of an episode, L tokens of
-its thought.
+its thought, T turns of the longest dialogue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from importlib import import_module
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rlsys.algorithms import brpo, grpo, rea, turns
+from rlsys.algorithms.tree_samples import (
+    THOUGHT,
+    answers_only,
+    thought_and_answers,
+    whole_episode,
+)
 from rlsys.config import AnytimeConfig, BrpoConfig, GrpoConfig, ReaConfig, RunConfig, TurnGrpoConfig
-from rlsys.types import Episode, Floats, Group, Kind, Sample
+from rlsys.types import Group, Sample
 
-THOUGHT = 1
-"""Index of the thought in the segments of an anytime episode."""
+
+class Algorithm(Protocol):
+    """The class that `algorithm.method: package.module:Class` names, beside its `Config`."""
+
+    @staticmethod
+    def samples(group: Group, config: RunConfig) -> tuple[Sample, ...]:
+        """Return one sample per episode of a group that has at least one, in order."""
+        ...
 
 
 def build_samples(group: Group, config: RunConfig) -> tuple[Sample, ...]:
     """Return one sample per episode, in order; none for an empty group."""
     if not group.episodes:
         return ()
+    if ":" in config.algorithm.method:
+        return _algorithm(config.algorithm.method).samples(group, config)
     match config.algorithm:
         case BrpoConfig() as algorithm:
-            return _brpo_samples(group, algorithm, config.anytime)
+            return brpo_samples(group, algorithm, config)
         case GrpoConfig() as algorithm:
-            return _grpo_samples(group, algorithm)
+            return grpo_samples(group, algorithm)
         case ReaConfig() as algorithm:
             return rea.rea_samples(group, algorithm, revised=config.revision is not None)
         case TurnGrpoConfig() as algorithm:
-            return _turn_samples(group, algorithm)
+            return turn_samples(group, algorithm)
 
 
-def _brpo_samples(
-    group: Group, algorithm: BrpoConfig, environment: AnytimeConfig
-) -> tuple[Sample, ...]:
+def brpo_samples(group: Group, algorithm: BrpoConfig, config: RunConfig) -> tuple[Sample, ...]:
+    """Thought tokens by the budget slot they lie in, answers against their siblings."""
+    environment = config.environment
+    assert isinstance(environment, AnytimeConfig)
     budgets, answers = environment.budgets, environment.answers
     scores_GN = np.stack([episode.scores for episode in group.episodes]).astype(np.float64)
     splits_GN = np.stack([episode.splits for episode in group.episodes])
@@ -61,27 +75,22 @@ def _brpo_samples(
     samples = []
     for episode, thought_M, answer_N in zip(group.episodes, thought_GM, answer_GN, strict=True):
         length = len(episode.segments[THOUGHT].token_ids)
+        # Token t is generated before the first budget above t: it earns that slot's advantage.
         slot_L = np.searchsorted(budgets, np.arange(length), side="right")
-        samples.append(_sample(episode, thought_M[slot_L], answer_N, algorithm.summary_weight))
+        samples.append(
+            thought_and_answers(episode, thought_M[slot_L], answer_N, algorithm.summary_weight)
+        )
     return tuple(samples)
 
 
-def _grpo_samples(group: Group, algorithm: GrpoConfig) -> tuple[Sample, ...]:
-    """The reward is the score of the only answer; thought and answer share one advantage."""
+def grpo_samples(group: Group, algorithm: GrpoConfig) -> tuple[Sample, ...]:
+    """The reward is the only score of an episode; all its sampled tokens share one advantage."""
     rewards_G = np.concatenate([episode.scores for episode in group.episodes])
     advantages_G = grpo.advantages(rewards_G, scale=algorithm.scale)
-    return tuple(
-        _sample(
-            episode,
-            np.full(len(episode.segments[THOUGHT].token_ids), advantage),
-            (advantage,),
-            answer_weight=1.0,
-        )
-        for episode, advantage in zip(group.episodes, advantages_G, strict=True)
-    )
+    return tuple(map(whole_episode, group.episodes, advantages_G))
 
 
-def _turn_samples(group: Group, algorithm: TurnGrpoConfig) -> tuple[Sample, ...]:
+def turn_samples(group: Group, algorithm: TurnGrpoConfig) -> tuple[Sample, ...]:
     """The score of an answer is the reward of its turn."""
     most = max(len(episode.scores) for episode in group.episodes)
     rewards_GT = np.full((len(group.episodes), most), np.nan)
@@ -91,33 +100,12 @@ def _turn_samples(group: Group, algorithm: TurnGrpoConfig) -> tuple[Sample, ...]
         rewards_GT, credit=algorithm.credit, discount=algorithm.discount, scale=algorithm.scale
     )
     return tuple(
-        _answers_trained(episode, advantages_T[: len(episode.scores)], answer_weight=1.0)
+        answers_only(episode, advantages_T[: len(episode.scores)], answer_weight=1.0)
         for episode, advantages_T in zip(group.episodes, advantages_GT, strict=True)
     )
 
 
-def _sample(
-    episode: Episode,
-    thought_L: NDArray[np.float64],
-    answer_N: Iterable[float],
-    answer_weight: float,
-) -> Sample:
-    sample = _answers_trained(episode, answer_N, answer_weight)
-    advantages = list(sample.advantages)
-    advantages[THOUGHT] = thought_L.astype(np.float32)
-    return replace(sample, advantages=tuple(advantages))
-
-
-def _answers_trained(episode: Episode, answer_N: Iterable[float], answer_weight: float) -> Sample:
-    """A sample with one advantage per answer and nothing else trained."""
-    advantages: list[Floats | None] = [None] * len(episode.segments)
-    for index, advantage in zip(episode.answer_segments, answer_N, strict=True):
-        tokens = len(episode.segments[index].token_ids)
-        advantages[index] = np.full(tokens, advantage, dtype=np.float32)
-    return Sample(
-        segments=episode.segments,
-        advantages=tuple(advantages),
-        weights=tuple(
-            answer_weight if segment.kind is Kind.ANSWER else 1.0 for segment in episode.segments
-        ),
-    )
+def _algorithm(path: str) -> Algorithm:
+    module, _, name = path.partition(":")
+    found: Algorithm = getattr(import_module(module), name)
+    return found

@@ -59,7 +59,7 @@ def train(
     with sentences():
         from rlsys.config.loading import dump_config, load_config
         from rlsys.launch.inputs import check_inputs
-        from rlsys.launch.preflight import batch_table, check_local_gpus, evaluation_warning
+        from rlsys.launch.preflight import batch_table, check_local_gpus
         from rlsys.reporting.metrics_file import read_reference
         from rlsys.training.run_folder import check_resume, last_checkpoint
 
@@ -67,7 +67,7 @@ def train(
         check_resume(config)
         reference = read_reference(config.evaluation.reference)
         check_local_gpus(config)
-        if warning := evaluation_warning(config):
+        if warning := config.environment.evaluation_warning:
             typer.echo(f"rlsys: warning: {warning}", err=True)
         if dry_run:
             console = terminal()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from rlsys.config.reflection import ReflectionConfig
-    from rlsys.reflection.evaluation import Evaluation
+    from rlsys.reflection.labelling.evaluation import Evaluation
 
 app = typer.Typer(
     help="Label thoughts, make the reflection model's rows, measure it.", no_args_is_help=True

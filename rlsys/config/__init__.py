@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlsys.config.algorithms import (
     Algorithm,
+    AlgorithmConfig,
     BrpoConfig,
     GrpoConfig,
     LossConfig,
@@ -46,6 +47,7 @@ from rlsys.config.environments import (
     DialogueSection,
     EconomicsDialogue,
     Environment,
+    EnvironmentConfig,
     OpenEnvDialogue,
     ReflectionEpisodes,
     RevisionConfig,
@@ -86,6 +88,7 @@ from rlsys.config.sft import (
 
 __all__ = [
     "Algorithm",
+    "AlgorithmConfig",
     "AnytimeConfig",
     "ArithmeticCorpus",
     "ArithmeticData",
@@ -108,6 +111,7 @@ __all__ = [
     "EndpointSection",
     "EnginesConfig",
     "Environment",
+    "EnvironmentConfig",
     "EvaluationConfig",
     "FileData",
     "Fraction",

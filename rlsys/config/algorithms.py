@@ -7,6 +7,22 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from rlsys.config.base import Fraction, NonNegativeFloat, Section, Share
+from rlsys.config.environments import AnytimeConfig, EnvironmentConfig
+
+
+class AlgorithmConfig(Section):
+    """Base of the settings of every method; a class outside rlsys derives its own from it."""
+
+    method: str
+    """The method: a name that rlsys knows, or `package.module:Class`."""
+
+    def check(self, environment: EnvironmentConfig, group_size: int) -> None:
+        """Raise ValueError where the method cannot train groups of `group_size` such episodes."""
+        if group_size == 1:
+            raise ValueError(
+                f"batch.group_size 1 leaves algorithm.method {self.method!r} without a group "
+                "baseline; use 2 or more"
+            )
 
 
 class ReflectionReward(Section):
@@ -31,7 +47,7 @@ class ShapingConfig(Section):
     """None rewards no reflections."""
 
 
-class BrpoConfig(Section):
+class BrpoConfig(AlgorithmConfig):
     """Budget-relative policy optimisation (arXiv 2505.13438)."""
 
     method: Literal["brpo"] = "brpo"
@@ -49,16 +65,33 @@ class BrpoConfig(Section):
     """Rewards of REA-RL on top: their deviation from the group's mean is added to the advantage of
     all tokens of a thought. None is BRPO as published."""
 
+    def check(self, environment: EnvironmentConfig, group_size: int) -> None:
+        """One episode is enough where the baseline compares the budgets of one thought."""
+        answers = environment.answers if isinstance(environment, AnytimeConfig) else 1
+        if self.mode in ("brpo", "v2only") or answers == 1:
+            super().check(environment, group_size)
 
-class GrpoConfig(Section):
+
+class GrpoConfig(AlgorithmConfig):
     """Group-relative policy optimisation: one answer, one budget, one advantage per episode."""
 
     method: Literal["grpo"] = "grpo"
     scale: Literal["none", "std"] = "none"
     """`std` divides by the group's standard deviation (GRPO), `none` does not (Dr. GRPO)."""
 
+    def check(self, environment: EnvironmentConfig, group_size: int) -> None:
+        """An episode must have one score."""
+        super().check(environment, group_size)
+        if isinstance(environment, AnytimeConfig) and environment.scores_per_episode != 1:
+            budgets = environment.budgets
+            raise ValueError(
+                f"algorithm.method 'grpo' trains one answer at one budget, but environment has "
+                f"{len(budgets)} budgets x {environment.answers} answers; set environment.budgets "
+                f"to [{budgets[-1]}] and environment.answers to 1, or use method 'brpo'"
+            )
 
-class TurnGrpoConfig(Section):
+
+class TurnGrpoConfig(AlgorithmConfig):
     """GRPO over episodes of several turns; the members of a group share the episode's seed."""
 
     method: Literal["turn_grpo"] = "turn_grpo"
@@ -79,7 +112,7 @@ class TurnGrpoConfig(Section):
         return self
 
 
-class ReaConfig(ShapingConfig):
+class ReaConfig(AlgorithmConfig, ShapingConfig):
     """REA-RL: originals and revisions in one group. Nothing but accuracy is left of it with
     `length: none`, `reflection: null` and no revision: that is GRPO."""
 

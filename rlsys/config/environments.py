@@ -1,15 +1,68 @@
-"""The environments that ship with rlsys: how an episode is rolled out."""
+"""The environments that ship with rlsys, and the base of everybody else's.
+
+What the rest of rlsys must know of an environment before it exists (how long its episodes get, how
+many scores they have, which methods train them) are properties of its section, so that no other
+file asks which kind of environment a run has.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from rlsys.config.base import NonNegativeInt, Section, check_budgets
 from rlsys.config.economics import ArithmeticCorpus, Corpus, EconomicsConfig
 from rlsys.config.models import EnginesConfig, ModelConfig
+
+
+class EnvironmentConfig(Section):
+    """Base of the settings of every environment; a class outside rlsys derives its own from it."""
+
+    methods: ClassVar[tuple[str, ...]] = ("grpo",)
+    """Values of `algorithm.method` that train these episodes. A method given as an import path is
+    not compared with them."""
+
+    length_keys: ClassVar[str] = "the lengths in environment"
+    """Keys to lower where episodes are too long for the model, for an error message."""
+
+    type: str
+    """The kind of environment: a name that rlsys knows, or `package.module:Class`."""
+
+    @property
+    def longest_episode(self) -> int:
+        """Most sampled tokens of an episode."""
+        raise NotImplementedError
+
+    @property
+    def scores_per_episode(self) -> int:
+        """Most scores of an episode."""
+        return 1
+
+    @property
+    def size_origins(self) -> tuple[str, str]:
+        """Where the scores of a step and the tokens of an episode come from, for the batch table.
+
+        Example: ("x 4 budgets x 2 answers per episode", "64 thought + 8 x 6 answer per episode")
+        """
+        return "x 1 score per episode", f"{self.longest_episode} per episode"
+
+    @property
+    def curve_budgets(self) -> tuple[int, ...]:
+        """Thought budgets of the evaluation where `evaluation.budgets` names none."""
+        return ()
+
+    @property
+    def revised_by(self) -> RevisionConfig | None:
+        """How thoughts are revised; None in an environment that does not revise."""
+        return None
+
+    @property
+    def evaluation_warning(self) -> str | None:
+        """A sentence if the evaluation measures what is trained on; None if it does not."""
+        return None
+
 
 Word = Annotated[str, Field(min_length=1)]
 
@@ -31,7 +84,7 @@ class CountingConfig(Section):
     """Characters that join two of them into one reflection, at most."""
 
 
-class ThoughtSection(Section):
+class ThoughtSection(EnvironmentConfig):
     """How a thought ends, and how an answer follows it."""
 
     answer_tokens: PositiveInt = 118
@@ -53,6 +106,9 @@ class ThoughtSection(Section):
 class AnytimeConfig(ThoughtSection):
     """Thought up to the largest budget, cut at every budget, answers at every cut."""
 
+    methods = ("brpo", "grpo")
+    length_keys = "environment.budgets, evaluation.budgets or environment.answer_tokens"
+
     type: Literal["anytime"] = "anytime"
     budgets: tuple[PositiveInt, ...] = (16, 32, 48, 64)
     """Increasing numbers of thought tokens; one reward slot each."""
@@ -65,14 +121,33 @@ class AnytimeConfig(ThoughtSection):
         return self
 
     @property
-    def slots(self) -> int:
-        """Scores per episode: budgets x answers."""
+    def scores_per_episode(self) -> int:
+        """Budgets x answers."""
         return len(self.budgets) * self.answers
 
     @property
     def longest_thought(self) -> int:
         """The largest budget."""
         return self.budgets[-1]
+
+    @property
+    def longest_episode(self) -> int:
+        """The largest budget + scores x answer tokens."""
+        return self.budgets[-1] + self.scores_per_episode * self.answer_tokens
+
+    @property
+    def size_origins(self) -> tuple[str, str]:
+        """See EnvironmentConfig."""
+        return (
+            f"x {len(self.budgets)} budgets x {self.answers} answers per episode",
+            f"{self.budgets[-1]} thought + {self.scores_per_episode} x {self.answer_tokens} answer "
+            "per episode",
+        )
+
+    @property
+    def curve_budgets(self) -> tuple[int, ...]:
+        """The budgets that are trained on."""
+        return self.budgets
 
 
 class ChunkingConfig(Section):
@@ -119,25 +194,29 @@ class DetectorConfig(Section):
 class RevisionConfig(Section):
     """Where the policy answers once more: at the cut that a frozen reflection model finds."""
 
-    reader: ModelConfig
+    model: ModelConfig
     """The reflection model."""
-    reader_generation: EnginesConfig = EnginesConfig(max_sequences=64, gpu_memory_utilization=0.3)
-    """Its engines. With a fraction of a card each, beside a policy engine that has a fraction too,
-    they share that engine's card; else they have resources of their own."""
+    generation: EnginesConfig = EnginesConfig(max_sequences=64, gpu_memory_utilization=0.3)
+    """Its engines. Where these and the policy's engines ask for a fraction of a card each, engine i
+    of both shares card i; otherwise they get resources of their own."""
     detector: DetectorConfig = DetectorConfig()
     strength: Literal["normal", "weak", "strong", "first"] = "normal"
     """Which chunk to cut after (rlsys.algorithms.reflection.cut_index)."""
     answer_tokens: PositiveInt | None = None
     """Most sampled tokens of a revised answer; None takes the environment's."""
     timeout_s: PositiveFloat = 120.0
-    """A thought that is not read by then keeps its original, and is counted."""
+    """A thought that the reflection model has not read by then keeps its original, and is
+    counted."""
     restarts: NonNegativeInt = 3
-    """How often the process of a dead reader is started again; then its thoughts keep their
-    originals."""
+    """How often the process of a dead reflection engine is started again. After that, thoughts
+    sent to it keep their originals."""
 
 
 class ReflectionEpisodes(ThoughtSection):
     """A thought with its own answer, and a revision of it (arXiv 2505.19862)."""
+
+    methods = ("rea",)
+    length_keys = "environment.budget, evaluation.budgets or environment.answer_tokens"
 
     type: Literal["reflection"] = "reflection"
     budget: PositiveInt = 8192
@@ -157,17 +236,51 @@ class ReflectionEpisodes(ThoughtSection):
             return 0
         return self.revision.answer_tokens or self.answer_tokens
 
+    @property
+    def longest_episode(self) -> int:
+        """The budget + an answer + a revised answer."""
+        return self.budget + self.answer_tokens + self.revision_tokens
 
-class DialogueSection(Section):
+    @property
+    def scores_per_episode(self) -> int:
+        """The original's, and the revision's if there are revisions."""
+        return 1 + (self.revision is not None)
+
+    @property
+    def size_origins(self) -> tuple[str, str]:
+        """See EnvironmentConfig."""
+        revised = self.revision is not None
+        return (
+            "originals" + " and revisions" * revised,
+            f"{self.budget} thought + {self.answer_tokens} answer"
+            + f" + {self.revision_tokens} revised answer" * revised
+            + " per episode",
+        )
+
+    @property
+    def curve_budgets(self) -> tuple[int, ...]:
+        """The budget that is trained on."""
+        return (self.budget,)
+
+    @property
+    def revised_by(self) -> RevisionConfig | None:
+        """See EnvironmentConfig."""
+        return self.revision
+
+
+class DialogueSection(EnvironmentConfig):
     """What all environments of several turns share: one growing sequence, a reply per turn."""
+
+    methods = ("turn_grpo",)
+    length_keys = "environment.reply_tokens"
 
     reply_tokens: PositiveInt = 512
     """Most sampled tokens of one reply, thought included."""
     think_end: str | None = None
-    """The token that ends a thought; a reply's text after it is what the environment sees. None for
-    a model that does not think."""
+    """The token that ends a thought; the environment sees the text of a reply after it. None for a
+    model that does not think."""
     attempts: PositiveInt = 3
-    """How often an episode is begun anew when its environment is lost in the middle of it."""
+    """How often an episode is started in all when its environment is lost in the middle of it."""
 
     @property
     def most_turns(self) -> int:
@@ -175,9 +288,18 @@ class DialogueSection(Section):
         raise NotImplementedError
 
     @property
-    def most_sampled(self) -> int:
-        """Most sampled tokens of an episode."""
-        raise NotImplementedError
+    def scores_per_episode(self) -> int:
+        """One per reply."""
+        return self.most_turns
+
+    @property
+    def size_origins(self) -> tuple[str, str]:
+        """See EnvironmentConfig."""
+        turns = self.most_turns
+        return (
+            f"x {turns} replies per episode, at most",
+            f"{self.longest_episode} per episode: its budget, or {turns} x {self.reply_tokens}",
+        )
 
 
 class ConnectionConfig(Section):
@@ -209,9 +331,9 @@ class EconomicsDialogue(DialogueSection):
     evaluation_url: str | None = None
     """The server of the evaluation, with held-out questions; None takes `url`."""
     tokenizer_name: Annotated[str, Field(min_length=1)] | None = None
-    """Asked of a server that does not trust its clients: it counts with this tokenizer, which
-    should be the policy's, and without `episode.total_budget` it sets the budget by it, too. A
-    trusting one charges sampled ids and needs none."""
+    """For a server that does not trust its clients: the tokenizer it counts tokens with, which
+    should be the policy's. Without `episode.total_budget` the server also computes the budget with
+    it. A server that trusts its clients charges sampled ids and needs no tokenizer."""
     connection: ConnectionConfig = ConnectionConfig()
 
     @model_validator(mode="after")
@@ -236,12 +358,17 @@ class EconomicsDialogue(DialogueSection):
         return self.episode.problems
 
     @property
-    def most_sampled(self) -> int:
+    def longest_episode(self) -> int:
         """Most sampled tokens of an episode."""
         replies = self.most_turns * self.reply_tokens
         if self.episode.mode == "soft" or self.episode.total_budget is None:
             return replies
         return min(replies, self.episode.total_budget)
+
+    @property
+    def evaluation_warning(self) -> str | None:
+        """A sentence if the evaluation plays on the training server."""
+        return _training_server_warning(self.url, self.evaluation_url)
 
 
 class OpenEnvDialogue(DialogueSection):
@@ -270,9 +397,24 @@ class OpenEnvDialogue(DialogueSection):
         return self.max_turns
 
     @property
-    def most_sampled(self) -> int:
+    def longest_episode(self) -> int:
         """Most sampled tokens of an episode."""
         return self.most_turns * self.reply_tokens
+
+    @property
+    def evaluation_warning(self) -> str | None:
+        """A sentence if the evaluation plays on the training server."""
+        return _training_server_warning(self.url, self.evaluation_url)
+
+
+def _training_server_warning(url: str | None, evaluation_url: str | None) -> str | None:
+    """Tell of an evaluation on the training server, unless `evaluation_url` names it on purpose."""
+    if url is None or evaluation_url is not None:
+        return None
+    return (
+        f"evaluations play on the training server {url}, so on questions of training; set "
+        "environment.evaluation_url to a server with held-out questions"
+    )
 
 
 Environment = Annotated[

@@ -107,9 +107,9 @@ class ReflectionConfig(Section):
     teacher: TeacherConfig = ArithmeticTeacherConfig()
     rows: RowsConfig = RowsConfig()
     detector: DetectorConfig = DetectorConfig()
-    reader: ModelConfig = ModelConfig()
+    reflection_model: ModelConfig = ModelConfig()
     """The trained reflection model."""
-    reader_generation: GenerationConfig = GenerationConfig()
+    reflection_generation: GenerationConfig = GenerationConfig()
     """The reflection model's engines."""
     measure: MeasureConfig = MeasureConfig()
     grading: GradingConfig = GradingConfig()

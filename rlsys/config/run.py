@@ -10,14 +10,12 @@ from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt, model_validator
 
-from rlsys.config.algorithms import Algorithm, BrpoConfig, GrpoConfig, LossConfig
+from rlsys.config.algorithms import Algorithm, BrpoConfig, LossConfig
 from rlsys.config.base import NonNegativeInt, Section, check_budgets
 from rlsys.config.data import DataConfig
 from rlsys.config.environments import (
     AnytimeConfig,
-    DialogueSection,
     Environment,
-    ReflectionEpisodes,
     RevisionConfig,
 )
 from rlsys.config.learner import BatchConfig, LearnerConfig
@@ -114,71 +112,29 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
-        algorithm, fitting = self.algorithm, _fitting_methods(self.environment)
-        if algorithm.method not in fitting:
+        algorithm, environment = self.algorithm, self.environment
+        if ":" not in algorithm.method and algorithm.method not in environment.methods:
             raise ValueError(
                 f"algorithm.method {algorithm.method!r} does not fit environment.type "
-                f"{self.environment.type!r}; use {' or '.join(map(repr, fitting))}"
+                f"{environment.type!r}; use {' or '.join(map(repr, environment.methods))}"
             )
-        self._check_group_baseline()
-        if isinstance(algorithm, GrpoConfig) and self.anytime.slots != 1:
-            env = self.anytime
-            raise ValueError(
-                f"algorithm.method 'grpo' trains one answer at one budget, but environment has "
-                f"{len(env.budgets)} budgets x {env.answers} answers; set environment.budgets to "
-                f"[{env.budgets[-1]}] and environment.answers to 1, or use method 'brpo'"
-            )
+        algorithm.check(environment, self.batch.group_size)
         return self
-
-    def _check_group_baseline(self) -> None:
-        algorithm = self.algorithm
-        alone = isinstance(algorithm, BrpoConfig) and not (
-            algorithm.mode in ("brpo", "v2only") or self.anytime.answers == 1
-        )
-        if self.batch.group_size == 1 and not alone:
-            raise ValueError(
-                f"batch.group_size 1 leaves algorithm.method {algorithm.method!r} without a group "
-                "baseline; use 2 or more"
-            )
-
-    @property
-    def anytime(self) -> AnytimeConfig:
-        """The environment of a run whose episodes are anytime episodes."""
-        assert isinstance(self.environment, AnytimeConfig)
-        return self.environment
 
     @property
     def evaluation_budgets(self) -> tuple[int, ...]:
         """evaluation.budgets, or the environment's."""
-        if self.evaluation.budgets is not None:
-            return self.evaluation.budgets
-        env = self.environment
-        return (env.budget,) if isinstance(env, ReflectionEpisodes) else self.anytime.budgets
+        return self.evaluation.budgets or self.environment.curve_budgets
 
     @property
     def revision(self) -> RevisionConfig | None:
-        """How thoughts are revised, in a run that does it."""
-        env = self.environment
-        return env.revision if isinstance(env, ReflectionEpisodes) else None
-
-    @property
-    def longest_episode(self) -> int:
-        """Most sampled tokens of an episode.
-
-        Anytime: the last budget + slots x answer tokens. Reflection: the budget, an answer and a
-        revised one. Dialogues: the budget, or all replies.
-        """
-        env = self.environment
-        if isinstance(env, AnytimeConfig):
-            return env.budgets[-1] + env.slots * env.answer_tokens
-        if isinstance(env, ReflectionEpisodes):
-            return env.budget + env.answer_tokens + env.revision_tokens
-        return env.most_sampled
+        """How thoughts are revised; None in a run that does not revise."""
+        return self.environment.revised_by
 
     @property
     def resolved_loss(self) -> LossConfig:
         """loss, with its `constant` filled in."""
-        constant = self.loss.constant or self.longest_episode
+        constant = self.loss.constant or self.environment.longest_episode
         return self.loss.model_copy(update={"constant": constant})
 
     @property
@@ -192,14 +148,3 @@ class RunConfig(Section):
             return 0.2
         # On GPUs the engine's float32 attention multiplies in TF32.
         return 1e-2 if self.generation.gpus_per_engine else 1e-3
-
-
-def _fitting_methods(environment: Environment) -> tuple[str, ...]:
-    """The methods that train an environment's episodes."""
-    match environment:
-        case AnytimeConfig():
-            return ("brpo", "grpo")
-        case ReflectionEpisodes():
-            return ("rea",)
-        case DialogueSection():
-            return ("turn_grpo",)

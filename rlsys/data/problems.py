@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from rlsys.data.row_files import iterate_rows
 from rlsys.errors import DataError
 from rlsys.grading.answers import clean_gold
 from rlsys.types import Problem
+
+TaskT = TypeVar("TaskT")
 
 
 class Row(NamedTuple):
@@ -55,33 +57,33 @@ def read_rows(paths: Sequence[Path], columns: Sequence[str]) -> Iterator[tuple[s
         yield tuple(_whole_text(row, column) for column in columns)
 
 
-class ProblemStream:
-    """The endless sequence of a run's problems: every epoch once through all, in its own order.
+class TaskStream(Generic[TaskT]):
+    """The endless sequence of a run's tasks: every epoch once through all, in its own order.
 
-    The only state is the index of the next problem, so a resumed run goes on where it stopped.
+    The only state is the index of the next task, so a resumed run goes on where it stopped.
     """
 
-    def __init__(self, problems: Sequence[Problem], *, seed: int, shuffle: bool) -> None:
-        """Shuffle by (seed, epoch), or keep the order of `problems` in every epoch."""
-        self._problems = problems
+    def __init__(self, tasks: Sequence[TaskT], *, seed: int, shuffle: bool) -> None:
+        """Shuffle by (seed, epoch), or keep the order of `tasks` in every epoch."""
+        self._tasks = tasks
         self._seed = seed
         self._shuffle = shuffle
         # Two, because groups in flight may straddle the end of an epoch.
         self._order = lru_cache(maxsize=2)(self._epoch_order)
 
     def __len__(self) -> int:
-        """Problems in one epoch."""
-        return len(self._problems)
+        """Tasks in one epoch."""
+        return len(self._tasks)
 
-    def problem(self, index: int) -> Problem:
-        """Return the problem at `index` (from 0) of the stream."""
-        epoch, place = divmod(index, len(self._problems))
+    def task(self, index: int) -> TaskT:
+        """Return the task at `index` (from 0) of the stream."""
+        epoch, place = divmod(index, len(self._tasks))
         if self._shuffle:
             place = int(self._order(epoch)[place])
-        return self._problems[place]
+        return self._tasks[place]
 
     def _epoch_order(self, epoch: int) -> NDArray[np.int64]:
-        return np.random.default_rng([self._seed, epoch]).permutation(len(self._problems))
+        return np.random.default_rng([self._seed, epoch]).permutation(len(self._tasks))
 
 
 def _file_rows(paths: Sequence[Path]) -> Iterator[Row]:

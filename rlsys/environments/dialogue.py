@@ -1,7 +1,7 @@
 """Episodes of several turns: the policy replies, the environment answers, one trunk of segments.
 
-The trunk is what the engine saw: sampled ids are kept as they are, and only what the environment
-says is rendered and encoded. It is never trained.
+The trunk is what the engine saw. Sampled ids are kept as they are. Only the environment's answers
+are rendered and encoded; they are never trained.
 """
 
 from __future__ import annotations
@@ -9,39 +9,38 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
+from rlsys.config import DialogueSection
+from rlsys.environments.base import EnvironmentClass, RolloutContext
+from rlsys.environments.dialogue_report import report_dialogues
 from rlsys.environments.seeds import derive_seed
 from rlsys.environments.turns import Reply, Turn, TurnEnvironment, TurnSession
 from rlsys.errors import EpisodeLost
 from rlsys.tokenization.prompts import PromptRenderer
+from rlsys.tokenization.think import think_end_id
+from rlsys.tokenization.tokenizer import eos_ids
 from rlsys.types import (
     NO_PARENT,
     Completion,
     Decode,
     Episode,
+    EpisodeSeed,
     GenerationRequest,
     Generator,
     Group,
+    GroupReport,
     Kind,
-    Problem,
+    Sample,
     Segment,
     Tokens,
+    TurnRecord,
     Verdict,
 )
-
-DIALOGUE_FACTS = (
-    "remaining",
-    "questions_remaining",
-    "per_question",
-    "number",
-    "problems",
-    "total_budget",
-)
-"""What a prompt's template may show of an economics episode."""
 
 MAX_SEED = 2**53 - 1
 """The largest integer that every JSON reader keeps exact."""
@@ -51,23 +50,22 @@ LOST_NOTE_S = 30.0
 _log = logging.getLogger(__name__)
 
 
-def training_episodes(run_seed: int, count: int) -> list[Problem]:
-    """The problems of a run's dialogues: everything one asks follows from the seed in its id."""
-    return [_episode(derive_seed(run_seed, "episode", i) & MAX_SEED) for i in range(count)]
+def training_episodes(run_seed: int, count: int) -> list[EpisodeSeed]:
+    """The episodes of a run, by the seeds that its environment begins them from."""
+    return [EpisodeSeed(seed=derive_seed(run_seed, "episode", i) & MAX_SEED) for i in range(count)]
 
 
-def evaluation_episodes(count: int) -> list[Problem]:
-    """The same for an evaluation: seeds 0, 1, …, whatever the run's seed, so that runs compare."""
-    return [_episode(seed) for seed in range(count)]
-
-
-def _episode(seed: int) -> Problem:
-    return Problem(id=str(seed), text="", answer="")
+def evaluation_episodes(count: int) -> list[EpisodeSeed]:
+    """The same for an evaluation: seeds 0, 1, … whatever the run's seed, so that runs compare."""
+    return [EpisodeSeed(seed=seed) for seed in range(count)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DialogueEnvironment:
-    """Grows groups of dialogues; all episodes of a group have the same seed."""
+class DialogueEnvironment(EnvironmentClass):
+    """Rolls out groups of dialogues; all episodes of a group begin from the same seed.
+
+    A subclass says in `create` where its turns come from, and in `inputs` what it asks.
+    """
 
     turns: TurnEnvironment
     renderer: PromptRenderer
@@ -88,18 +86,45 @@ class DialogueEnvironment:
     seed: int
     """Seed of the run; requests derive theirs from it."""
     attempts: int
-    """How often a lost episode is begun anew."""
+    """How often an episode is started in all, until it is not lost."""
 
-    async def run_group(self, index: int, problem: Problem) -> Group:
-        """Grow the group; an episode that was lost in every attempt is missing from it."""
+    @classmethod
+    def over(
+        cls, turns: TurnEnvironment, context: RolloutContext, *, max_turns: int | None
+    ) -> Self:
+        """Dialogues with `turns`, by the settings of the run."""
+        settings = context.settings(DialogueSection)
+        end = settings.think_end
+        return cls(
+            turns=turns,
+            renderer=context.renderer,
+            generator=context.generator,
+            decode=context.decode,
+            stop_ids=eos_ids(context.tokenizer),
+            think_end_id=None if end is None else think_end_id(context.tokenizer, end),
+            group_size=context.group_size,
+            reply_tokens=settings.reply_tokens,
+            max_length=context.max_length,
+            max_turns=max_turns,
+            temperature=context.temperature,
+            seed=context.seed,
+            attempts=settings.attempts,
+        )
+
+    async def rollout(self, index: int, task: EpisodeSeed) -> Group:
+        """Roll out the group; an episode that was lost in every attempt is missing from it."""
         episodes = await asyncio.gather(
-            *(self._episode(index, int(problem.id), number) for number in range(self.group_size))
+            *(self._episode(index, task.seed, number) for number in range(self.group_size))
         )
         return Group(
             index=index,
-            problem=problem,
+            task=task,
             episodes=tuple(episode for episode in episodes if episode is not None),
         )
+
+    def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
+        """Report returns, accuracy and the lengths of replies."""
+        return report_dialogues(group, self.group_size, samples, self.decode)
 
     async def _episode(self, index: int, seed: int, number: int) -> Episode | None:
         for attempt in range(self.attempts):
@@ -113,7 +138,7 @@ class DialogueEnvironment:
 
     async def _play(self, session: TurnSession, place: tuple[int, int, int], seed: int) -> Episode:
         turn = await session.reset(seed)
-        trunk = _Trunk(self.renderer.render_first(turn.text, turn.facts))
+        trunk = _Trunk(self.renderer.render_first(turn.text, turn.record.shown))
         while not turn.done and (room := self._room(turn, trunk)) > 0:
             completion = await self._sample(trunk, room, place)
             turn = await session.reply(self._reply(completion.token_ids))
@@ -121,10 +146,9 @@ class DialogueEnvironment:
             if not turn.done:
                 last = int(completion.token_ids[-1])
                 trunk.add_observation(
-                    self.renderer.render_next(turn.text, turn.facts, last_token=last)
+                    self.renderer.render_next(turn.text, turn.record.shown, last_token=last)
                 )
-        if self.max_turns is None:
-            trunk.bear(await _leave(session, turn))
+        trunk.add_to_last_reward(await _abandon(session, turn))
         return trunk.episode()
 
     def _room(self, turn: Turn, trunk: _Trunk) -> int:
@@ -152,14 +176,14 @@ class DialogueEnvironment:
         ids = token_ids.tolist()
         visible = ids
         if self.think_end_id is not None:
-            # A thought that never ended says nothing to the outside.
+            # A reply whose thought never ended has no visible part.
             closed = self.think_end_id in ids
             visible = ids[len(ids) - ids[::-1].index(self.think_end_id) :] if closed else []
         return Reply(text=self.decode(ids), visible=self.decode(visible), tokens=len(ids))
 
 
 class _Losses:
-    """Warns of lost episodes, once in LOST_NOTE_S at most: a dead server loses all at once."""
+    """Warns of lost episodes, at most once in LOST_NOTE_S: a dead server loses all of them."""
 
     def __init__(self) -> None:
         self._noted = float("-inf")
@@ -176,13 +200,14 @@ _losses = _Losses()
 """Of the whole process, whose environments may share a server."""
 
 
-async def _leave(session: TurnSession, turn: Turn) -> float:
-    """Answer with nothing the questions that an episode has no room for, and return what they earn.
+async def _abandon(session: TurnSession, turn: Turn) -> float:
+    """Answer the questions that the episode has no room for with nothing; return their rewards.
 
-    Else an episode that outgrows the context would pay for none of them, and outgrowing it would.
+    Without this, an episode that overflows the context would skip the penalties for its unanswered
+    questions, so overflowing would be rewarded.
     """
     earned = 0.0
-    for _ in range(int(turn.facts.get("questions_remaining", 0))):
+    for _ in range(turn.unanswered):
         if turn.done:
             break
         turn = await session.reply(Reply(text="", visible="", tokens=0))
@@ -197,29 +222,29 @@ class _Trunk:
         self.ids = prompt
         self.engine: int | None = None
         self.rewards: list[float] = []
-        self._facts: list[Mapping[str, float | str]] = []
+        self._records: list[TurnRecord] = []
         self._answers: list[int] = []
         self._segments = [Segment(parent=NO_PARENT, cut=0, kind=Kind.PROMPT, token_ids=prompt)]
 
     def add_reply(self, completion: Completion, turn: Turn) -> None:
         self.engine = completion.engine
         self.rewards.append(turn.reward)
-        self._facts.append(turn.facts)
+        self._records.append(turn.record)
         self._answers.append(len(self._segments))
         self._append(Kind.ANSWER, completion.token_ids, completion)
 
     def add_observation(self, token_ids: Tokens) -> None:
         self._append(Kind.OBSERVATION, token_ids, None)
 
-    def bear(self, reward: float) -> None:
-        """Add to what the last reply earned."""
+    def add_to_last_reward(self, reward: float) -> None:
+        """Add to what the last reply earned: it left the rest unanswered."""
         if self.rewards:
             self.rewards[-1] += reward
 
     def episode(self) -> Episode:
         verdicts = [
-            int(facts.get("verdict", Verdict.RIGHT if reward > 0 else Verdict.WRONG))
-            for facts, reward in zip(self._facts, self.rewards, strict=True)
+            _verdict(reward) if record.verdict is None else record.verdict
+            for record, reward in zip(self._records, self.rewards, strict=True)
         ]
         return Episode(
             segments=tuple(self._segments),
@@ -227,7 +252,7 @@ class _Trunk:
             answer_segments=np.array(self._answers, np.int32),
             splits=np.arange(len(self._answers), dtype=np.int32),
             verdicts=np.array(verdicts, np.int8),
-            facts=tuple(self._facts),
+            turns=tuple(self._records),
         )
 
     def _append(self, kind: Kind, token_ids: Tokens, sampled: Completion | None) -> None:
@@ -242,3 +267,8 @@ class _Trunk:
             )
         )
         self.ids = np.concatenate([self.ids, token_ids])
+
+
+def _verdict(reward: float) -> Verdict:
+    """Where the environment does not grade, what it rewards is right."""
+    return Verdict.RIGHT if reward > 0 else Verdict.WRONG

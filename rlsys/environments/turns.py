@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
-from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-NO_FACTS: Mapping[str, float | str] = MappingProxyType({})
+from rlsys.records import TurnRecord
 
 
 class Turn(NamedTuple):
-    """What the environment says next."""
+    """What the environment answers."""
 
     text: str
-    """The user turn; whatever it holds once the episode is done is not shown to the policy."""
+    """The user turn; it is not shown to the policy once the episode is done."""
     reward: float = 0.0
     """For the reply before; 0 at reset."""
     done: bool = False
     remaining: int | None = None
     """Tokens that the policy may still sample in this episode; None without a shared budget."""
-    facts: Mapping[str, float | str] = NO_FACTS
-    """Numbers for reports, e.g. correct, difficulty, tokens."""
+    unanswered: int = 0
+    """Questions that the environment still has, this one included; it charges for those that an
+    episode leaves. 0 where leaving early costs nothing."""
+    record: TurnRecord = TurnRecord()
+    """What it tells of the reply before, and what prompt templates may show of this turn."""
 
 
 class Reply(NamedTuple):
-    """What the policy says to it."""
+    """What the policy answers."""
 
     text: str
     """The decoded sampled ids, thought included."""
@@ -43,7 +44,7 @@ class TurnSession(Protocol):
         ...
 
     async def reply(self, reply: Reply) -> Turn:
-        """Answer the turn before. Raises EpisodeLost; the session is then of no more use."""
+        """Answer the turn before. Raises EpisodeLost; the session can then not be used again."""
         ...
 
 

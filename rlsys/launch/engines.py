@@ -11,7 +11,7 @@ import ray
 
 from actors.generation import EngineSpec, GenerationActor, engine_environment
 from actors.pools import GenerationPool
-from actors.readers import ReaderActor, ReaderPool
+from actors.reflection import ReflectionActor, ReflectionPool
 from rlsys.config import EnginesConfig, ModelConfig, RevisionConfig
 from rlsys.tokenization.model_folder import resolve_model_path
 
@@ -46,16 +46,16 @@ def engine_pool(
 
 def reader_pool(
     revision: RevisionConfig, max_length: int, seed: int, options: Sequence[dict[str, Any]]
-) -> ReaderPool:
+) -> ReflectionPool:
     """The same for the reflection model's engines, which Ray starts again when they die."""
-    actor = ray.remote(ReaderActor)
+    actor = ray.remote(ReflectionActor)
     readers = [
         actor.options(max_restarts=revision.restarts, **place_options).remote(
-            _spec(revision.reader, revision.reader_generation, max_length, seed, index)
+            _spec(revision.model, revision.generation, max_length, seed, index)
         )
         for index, place_options in enumerate(options)
     ]
-    return ReaderPool(readers, timeout_s=revision.timeout_s)
+    return ReflectionPool(readers, timeout_s=revision.timeout_s)
 
 
 def _spec(

@@ -28,14 +28,19 @@ from rlsys.launch.engines import frozen_engines
 from rlsys.launch.preflight import check_local_gpus
 from rlsys.launch.resources import SERVICE_CPUS, Bundle, several
 from rlsys.launch.session import ray_session, run
-from rlsys.reflection.chat import EndpointChat, EngineChat
 from rlsys.reflection.detector import ReflectionDetector
-from rlsys.reflection.evaluation import Evaluation
-from rlsys.reflection.evaluation import evaluate as evaluate_detector
-from rlsys.reflection.journal import Journal
-from rlsys.reflection.prompts import layout_named
-from rlsys.reflection.responses import Policy, Thought, read_thoughts, sample_thoughts, thought_id
-from rlsys.reflection.rows import (
+from rlsys.reflection.labelling.chat import EndpointChat, EngineChat
+from rlsys.reflection.labelling.evaluation import Evaluation
+from rlsys.reflection.labelling.evaluation import evaluate as evaluate_detector
+from rlsys.reflection.labelling.journal import Journal
+from rlsys.reflection.labelling.responses import (
+    Policy,
+    Thought,
+    read_thoughts,
+    sample_thoughts,
+    thought_id,
+)
+from rlsys.reflection.labelling.rows import (
     AnsweredThought,
     LabelledThought,
     label_counts,
@@ -44,7 +49,7 @@ from rlsys.reflection.rows import (
     path_rows,
     reflection_rows,
 )
-from rlsys.reflection.teacher import (
+from rlsys.reflection.labelling.teacher import (
     ArithmeticTeacher,
     Labelling,
     ModelTeacher,
@@ -52,7 +57,8 @@ from rlsys.reflection.teacher import (
     label_thoughts,
     read_labels_file,
 )
-from rlsys.reflection.workplace import Workplace, require
+from rlsys.reflection.labelling.workspace import Workspace, require
+from rlsys.reflection.prompts import layout_named
 from rlsys.tokenization.model_folder import check_model
 from rlsys.tokenization.tokenizer import load_tokenizer
 
@@ -102,7 +108,7 @@ def rows(config: ReflectionConfig, say: Say) -> None:
     _write(folder / "pairs.jsonl", pair_rows(paths, place.decode_whole, per_problem=most), say)
 
 
-def _threshold(place: Workplace, thoughts: Sequence[Thought]) -> str:
+def _threshold(place: Workspace, thoughts: Sequence[Thought]) -> str:
     """How often the policy itself reflects, for the reflection reward."""
     whole = [t.token_ids.tolist() for t in thoughts if t.closed and len(t.token_ids)]
     if not whole:
@@ -119,8 +125,12 @@ def _threshold(place: Workplace, thoughts: Sequence[Thought]) -> str:
 def evaluate(config: ReflectionConfig, say: Say) -> Evaluation:
     """Measure the reflection model on thoughts about held-out problems."""
     place = _load(config)
-    limit = check_model(config.reader, on_cpu=not config.reader_generation.gpus_per_engine)
-    wanted = _policy_bundles(config) + _engine_bundles("reader", config.reader_generation)
+    limit = check_model(
+        config.reflection_model, on_cpu=not config.reflection_generation.gpus_per_engine
+    )
+    wanted = _policy_bundles(config) + _engine_bundles(
+        "reflection model", config.reflection_generation
+    )
     check_local_gpus(wanted)
     _check_teacher(config)
     _labelled(place, held_out=True, say=say)
@@ -133,10 +143,10 @@ def evaluate(config: ReflectionConfig, say: Say) -> Evaluation:
     return evaluation
 
 
-def _load(config: ReflectionConfig) -> Workplace:
+def _load(config: ReflectionConfig) -> Workspace:
     limit = check_model(config.policy, on_cpu=not config.generation.gpus_per_engine)
     check_local_gpus(_policy_bundles(config))
-    return Workplace.load(config, limit)
+    return Workspace.load(config, limit)
 
 
 def _check_teacher(config: ReflectionConfig) -> None:
@@ -159,7 +169,7 @@ async def _check_endpoint(teacher: EndpointTeacher) -> None:
         await chat.close()
 
 
-def _labelled(place: Workplace, *, held_out: bool, say: Say) -> Labelling:
+def _labelled(place: Workspace, *, held_out: bool, say: Say) -> Labelling:
     """Sample and label what is not sampled and labelled yet; return what came of the latter."""
     config, folder = place.config, place.folder(held_out=held_out)
     samples, cut_share = config.samples, config.cut_share
@@ -181,7 +191,7 @@ def _labelled(place: Workplace, *, held_out: bool, say: Say) -> Labelling:
     return _run_teacher(place, folder, say)
 
 
-def _run_teacher(place: Workplace, folder: Path, say: Say) -> Labelling:
+def _run_teacher(place: Workspace, folder: Path, say: Say) -> Labelling:
     """Label the thoughts of a folder that have no labels yet."""
     teacher = place.config.teacher
     at_once = (
@@ -212,7 +222,7 @@ def _run_teacher(place: Workplace, folder: Path, say: Say) -> Labelling:
 
 
 @asynccontextmanager
-async def _teacher(place: Workplace) -> AsyncIterator[Teacher]:
+async def _teacher(place: Workspace) -> AsyncIterator[Teacher]:
     match place.config.teacher:
         case ArithmeticTeacherConfig():
             yield ArithmeticTeacher()
@@ -230,13 +240,13 @@ async def _teacher(place: Workplace) -> AsyncIterator[Teacher]:
                 yield ModelTeacher(EngineChat(engines, tokenizer, max_length=limit), gold=gold)
 
 
-def _read(place: Workplace, *, held_out: bool) -> Iterable[LabelledThought]:
+def _read(place: Workspace, *, held_out: bool) -> Iterable[LabelledThought]:
     folder = place.folder(held_out=held_out)
     labels = read_labels_file(require(folder / "labels.jsonl", "label"))
     return labelled_thoughts(read_thoughts(folder / "thoughts.jsonl"), labels, place.chunk)
 
 
-async def _answer_paths(place: Workplace, labelled: list[LabelledThought]) -> list[AnsweredThought]:
+async def _answer_paths(place: Workspace, labelled: list[LabelledThought]) -> list[AnsweredThought]:
     """Answer every labelled thought where it first knew, and at its own end."""
     thoughts = [item.thought for item in labelled]
     async with _policy(place) as policy:
@@ -245,16 +255,18 @@ async def _answer_paths(place: Workplace, labelled: list[LabelledThought]) -> li
     return [AnsweredThought(*answered) for answered in zip(labelled, truncated, whole, strict=True)]
 
 
-async def _evaluate(place: Workplace, labelled: list[LabelledThought], limit: int) -> Evaluation:
+async def _evaluate(place: Workspace, labelled: list[LabelledThought], limit: int) -> Evaluation:
     config = place.config
     async with AsyncExitStack() as stack:
         policy = await stack.enter_async_context(_policy(place))
-        reader = await stack.enter_async_context(
-            frozen_engines(config.reader, config.reader_generation, limit, config.seed)
+        reflection_model = await stack.enter_async_context(
+            frozen_engines(
+                config.reflection_model, config.reflection_generation, limit, config.seed
+            )
         )
         detector = ReflectionDetector(
-            reader,
-            load_tokenizer(config.reader.path),
+            reflection_model,
+            load_tokenizer(config.reflection_model.path),
             config.detector,
             max_length=limit,
             policy_texts=place.token_texts,
@@ -263,7 +275,7 @@ async def _evaluate(place: Workplace, labelled: list[LabelledThought], limit: in
 
 
 @asynccontextmanager
-async def _policy(place: Workplace) -> AsyncIterator[Policy]:
+async def _policy(place: Workspace) -> AsyncIterator[Policy]:
     """The policy's engines, and grading actors for its answers."""
     config = place.config
     actor = ray.remote(GradingActor).options(num_cpus=SERVICE_CPUS)

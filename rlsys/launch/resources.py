@@ -95,7 +95,7 @@ def beside(config: RunConfig) -> bool:
     revision = config.revision
     return (
         revision is not None
-        and 0 < revision.reader_generation.gpus_per_engine < 1
+        and 0 < revision.generation.gpus_per_engine < 1
         and 0 < config.generation.gpus_per_engine < 1
     )
 
@@ -104,7 +104,7 @@ def _readers(config: RunConfig) -> list[Bundle]:
     """A bundle for every engine of the reflection model."""
     if config.revision is None:
         return []
-    wanted = config.revision.reader_generation
+    wanted = config.revision.generation
     return several("reader", wanted.engines, wanted.cpus_per_engine, wanted.gpus_per_engine)
 
 
@@ -141,7 +141,7 @@ def check_shares(config: RunConfig) -> None:
             "them to the same number, or give each a whole card"
         )
     if config.revision is not None:
-        _check_readers(config, config.revision.reader_generation)
+        _check_readers(config, config.revision.generation)
 
 
 def _check_parallel(key: str, wanted: EnginesConfig) -> None:
@@ -154,7 +154,7 @@ def _check_parallel(key: str, wanted: EnginesConfig) -> None:
 
 
 def _check_readers(config: RunConfig, wanted: EnginesConfig) -> None:
-    key = "environment.revision.reader_generation"
+    key = "environment.revision.generation"
     _check_parallel(key, wanted)
     if not beside(config):
         return

@@ -12,9 +12,8 @@ from typing import Any
 import ray
 
 from actors.pools import GenerationPool
-from rlsys.environments.report import GroupReport
 from rlsys.training.protocols import FinishedGroup
-from rlsys.types import Problem
+from rlsys.types import GroupReport, Task
 
 
 class RayRunner:
@@ -25,17 +24,17 @@ class RayRunner:
         self._in_hand = [0] * len(self._environments)
         self._engines = engines
 
-    async def train_group(self, index: int, problem: Problem) -> FinishedGroup:
+    async def train_group(self, index: int, task: Task) -> FinishedGroup:
         """Grow one training group; its samples stay in the object store."""
         with self._environment() as actor:
             method = actor.train_group.options(num_returns=2)
-            samples, report = method.remote(index, problem)
+            samples, report = method.remote(index, task)
             return FinishedGroup(report=await report, samples=samples)
 
-    async def evaluate_group(self, index: int, problem: Problem) -> GroupReport:
+    async def evaluate_group(self, index: int, task: Task) -> GroupReport:
         """Grow one evaluation group."""
         with self._environment() as actor:
-            report: GroupReport = await actor.evaluate_group.remote(index, problem)
+            report: GroupReport = await actor.evaluate_group.remote(index, task)
             return report
 
     async def cached_share(self) -> float:

@@ -96,7 +96,7 @@ async def place(config: RunConfig | SftConfig) -> Placement:
         return [options(bundle(i), cpus, gpus, variables) for i in range(wanted.engines)]
 
     revision = config.revision
-    readers = None if revision is None else revision.reader_generation
+    readers = None if revision is None else revision.generation
     return Placement(
         ranks,
         engines(config.generation, partial(engine_bundle, config)),

@@ -17,17 +17,16 @@ import ray
 from actors.environment import EnvironmentActor
 from actors.grading import GradingActor
 from actors.pools import GenerationPool, GradingPool
-from actors.readers import ReaderPool
+from actors.reflection import ReflectionPool
 from learner.group import LearnerGroup
 from learner.spec import LearnerSpec
 from rlsys.config import RunConfig
-from rlsys.data.problems import ProblemStream
-from rlsys.environments.report import GroupReport
-from rlsys.environments.wiring import Reader
+from rlsys.data.problems import TaskStream
+from rlsys.environments.base import Inputs, ReflectionModel
 from rlsys.errors import RlsysError
 from rlsys.grading.compare import self_test
 from rlsys.launch.engines import engine_pool, quietly, reader_pool
-from rlsys.launch.inputs import Inputs, check_inputs
+from rlsys.launch.inputs import check_inputs
 from rlsys.launch.learner import RayLearner
 from rlsys.launch.resources import SERVICE_CPUS, beside
 from rlsys.launch.runner import ObjectStoreFiles, RayRunner
@@ -42,6 +41,7 @@ from rlsys.training.loop import train as run_loop
 from rlsys.training.protocols import Reporter
 from rlsys.training.run_folder import CHECKPOINTS
 from rlsys.training.weight_sync import WeightSync
+from rlsys.types import GroupReport
 
 
 class _Processes(NamedTuple):
@@ -114,7 +114,7 @@ async def _train(config: RunConfig, inputs: Inputs, reporter: Reporter) -> bool:
         if start == 0:
             first = run_evaluation(parts.runner, inputs.evaluation, reporter, 0)
             await unless_stopped(stop, first)
-        problems = ProblemStream(inputs.train, seed=config.seed, shuffle=config.data.shuffle)
+        problems = TaskStream(inputs.train, seed=config.seed, shuffle=config.data.shuffle)
         step = await run_loop(
             config, parts, problems, inputs.evaluation, start=start, finished=finished
         )
@@ -210,14 +210,16 @@ def _engine_pool(
 
 def _reader_pool(
     config: RunConfig, inputs: Inputs, options: list[dict[str, Any]]
-) -> ReaderPool | None:
-    revision, length = config.revision, inputs.reader_length
+) -> ReflectionPool | None:
+    revision, length = config.revision, inputs.reflection_length
     if revision is None or length is None:
         return None
     return reader_pool(revision, length, config.seed, options)
 
 
-async def _start(config: RunConfig, engines: GenerationPool, readers: ReaderPool | None) -> None:
+async def _start(
+    config: RunConfig, engines: GenerationPool, readers: ReflectionPool | None
+) -> None:
     """Load all engines at once; those that share a card measure its memory one after the other."""
     if readers is None:
         await engines.start()
@@ -232,7 +234,7 @@ def _runner(
     config: RunConfig,
     inputs: Inputs,
     engines: GenerationPool,
-    readers: ReaderPool | None = None,
+    readers: ReflectionPool | None = None,
 ) -> RayRunner:
     light = {"num_cpus": SERVICE_CPUS, "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}}}
     grader = ray.remote(GradingActor).options(**light)
@@ -240,8 +242,8 @@ def _runner(
     grading = GradingPool(graders, max_characters=config.grading.max_characters)
     environment = ray.remote(EnvironmentActor).options(**light)
     reader = None
-    if readers is not None and inputs.reader_length is not None:
-        reader = Reader(readers, inputs.reader_length)
+    if readers is not None and inputs.reflection_length is not None:
+        reader = ReflectionModel(readers, inputs.reflection_length)
     environments = [
         environment.remote(config, engines, grading, inputs.longest_sequence, reader)
         for _ in range(config.rollout.environment_actors)

@@ -11,7 +11,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -32,7 +31,7 @@ from rlsys.errors import EngineError, ModelError
 from rlsys.reflection.prompts import Layout, layout_named
 from rlsys.tokenization.prompts import PromptRenderer
 from rlsys.tokenization.tokenizer import encode, eos_ids
-from rlsys.types import Completion, GenerationRequest, Generator, Problem, Tokens
+from rlsys.types import Completion, GenerationRequest, Generator, Outcome, Problem, Tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -48,20 +47,6 @@ class SampledThought(NamedTuple):
     """The question as the policy was asked it."""
     token_ids: Tokens
     """The policy's tokens, without the one that ends the thought."""
-
-
-class Outcome(StrEnum):
-    """What became of a thought. All but READ keep the original."""
-
-    READ = "read"
-    EMPTY = "empty"
-    """It has no text."""
-    TOO_LONG = "too_long"
-    """Thought and labels do not fit into the reflection model."""
-    UNREADABLE = "unreadable"
-    """The reply has no label."""
-    FAILED = "failed"
-    """The engine did not answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from rlsys.environments.report import LOST, GroupReport
+from rlsys.environments.report import LOST
 from rlsys.errors import EpisodeLost
 from rlsys.training.metrics import gathered, mean_numbers
 from rlsys.training.protocols import GroupRunner, Reporter
-from rlsys.types import Problem
+from rlsys.types import GroupReport, Task
 
 
 async def evaluate(
-    runner: GroupRunner, problems: Sequence[Problem], reporter: Reporter, step: int
+    runner: GroupRunner, problems: Sequence[Task], reporter: Reporter, step: int
 ) -> list[GroupReport]:
     """Grow a group for every problem, report the means and return the groups' reports."""
     reports = await asyncio.gather(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rlsys.config import RunConfig
-from rlsys.data.problems import ProblemStream
+from rlsys.data.problems import TaskStream
 from rlsys.errors import TrainingError
 from rlsys.training.buffer import GroupBuffer
 from rlsys.training.checkpoints import CheckpointStore
@@ -29,7 +29,7 @@ from rlsys.training.protocols import (
     Reporter,
     Weights,
 )
-from rlsys.types import Problem
+from rlsys.types import Task
 
 T = TypeVar("T")
 
@@ -87,8 +87,8 @@ class Parts:
 async def train(
     config: RunConfig,
     parts: Parts,
-    problems: ProblemStream,
-    held_out: Sequence[Problem],
+    problems: TaskStream[Task],
+    held_out: Sequence[Task],
     *,
     start: int,
     finished: Mapping[int, FinishedGroup],
@@ -131,7 +131,7 @@ async def train(
 async def _produce(
     buffer: GroupBuffer,
     runner: GroupRunner,
-    problems: ProblemStream,
+    problems: TaskStream[Task],
     finished: Mapping[int, FinishedGroup],
 ) -> None:
     """Grow groups for ever. Waits for a slot; a group that fails to grow ends the run."""
@@ -139,7 +139,7 @@ async def _produce(
     async def grow(ticket: int) -> None:
         group = finished.get(ticket)
         if group is None:
-            group = await runner.train_group(ticket, problems.problem(ticket))
+            group = await runner.train_group(ticket, problems.task(ticket))
         await buffer.finish(ticket, group)
 
     async with asyncio.TaskGroup() as tasks:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlsys.environments.report import GroupReport
-from rlsys.types import Floats
+from rlsys.types import Floats, GroupReport
 
 
 class Stopwatch:

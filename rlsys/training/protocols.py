@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rlsys.environments.report import GroupReport
-from rlsys.types import Problem
+from rlsys.types import GroupReport, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,11 +22,11 @@ class FinishedGroup:
 class GroupRunner(Protocol):
     """Grows groups, many at once."""
 
-    async def train_group(self, index: int, problem: Problem) -> FinishedGroup:
+    async def train_group(self, index: int, task: Task) -> FinishedGroup:
         """Grow the training group at this place in the admission order."""
         ...
 
-    async def evaluate_group(self, index: int, problem: Problem) -> GroupReport:
+    async def evaluate_group(self, index: int, task: Task) -> GroupReport:
         """Grow one evaluation group."""
         ...
 

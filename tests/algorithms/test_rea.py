@@ -20,7 +20,7 @@ from rlsys.config import (
     RunConfig,
     ShapingConfig,
 )
-from rlsys.types import NO_PARENT, Episode, Group, Kind, Problem, Sample, Segment
+from rlsys.types import NO_PARENT, Episode, Group, Kind, Problem, Sample, Segment, ThoughtRecord
 
 PROMPT, HEADER, CLOSING, ANSWER = 5, 1, 3, 37
 """Tokens; a row has 40 beside its thought: header and 39 of an answer, or closing and 37."""
@@ -63,15 +63,12 @@ def episode(accuracy: Sequence[int], lengths: Sequence[int], reflections: Sequen
         answer_segments=np.array([3, 5][: len(lengths)], np.int32),
         splits=np.arange(len(lengths), dtype=np.int32),
         verdicts=np.array(accuracy, np.int8),
-        facts=tuple(
-            {"reflections": r, "thought_tokens": n - 40}
-            for r, n in zip(reflections, lengths, strict=True)
-        ),
+        thoughts=tuple(ThoughtRecord(n - 40, r) for r, n in zip(reflections, lengths, strict=True)),
     )
 
 
 def group(*episodes: Episode) -> Group:
-    return Group(index=0, problem=Problem(id="p", text="", answer=""), episodes=episodes)
+    return Group(index=0, task=Problem(id="p", text="", answer=""), episodes=episodes)
 
 
 def pairs() -> Group:
@@ -212,7 +209,7 @@ def test_without_revision_and_rewards_it_is_grpo() -> None:
 
 def test_a_revising_run_makes_trees() -> None:
     config = RunConfig(
-        environment=ReflectionEpisodes(revision=RevisionConfig(reader={"path": "reader"})),  # type: ignore[arg-type]
+        environment=ReflectionEpisodes(revision=RevisionConfig(model={"path": "reflection"})),  # type: ignore[arg-type]
         algorithm=ReaConfig(),
     )
     first = build_samples(pairs(), config)[0]
@@ -220,7 +217,7 @@ def test_a_revising_run_makes_trees() -> None:
 
 
 def anytime_episode(scores: Sequence[int], length: int, reflections: int) -> Episode:
-    """Two budgets, one answer each; facts tell of the thought before each answer."""
+    """Two budgets, one answer each, with a record of the thought before each answer."""
     segments = [
         segment(NO_PARENT, 0, Kind.PROMPT, PROMPT),
         segment(0, PROMPT, Kind.THOUGHT, length),
@@ -235,10 +232,7 @@ def anytime_episode(scores: Sequence[int], length: int, reflections: int) -> Epi
         answer_segments=np.array([3, 5], np.int32),
         splits=np.array([0, 1], np.int32),
         verdicts=np.array(scores, np.int8),
-        facts=(
-            {"reflections": 0, "thought_tokens": 10},
-            {"reflections": reflections, "thought_tokens": length},
-        ),
+        thoughts=(ThoughtRecord(10, 0), ThoughtRecord(length, reflections)),
     )
 
 

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from rlsys.cli.app import app
 from rlsys.environments.dialogue import evaluation_episodes
-from rlsys.environments.report import GroupReport, report_dialogues
+from rlsys.environments.dialogue_report import report_dialogues
 from rlsys.errors import EngineError
 from rlsys.reporting.reporter import Reporter
 from rlsys.sft.tiny_model import build_tiny
-from rlsys.types import Group, Problem
+from rlsys.types import Group, GroupReport, Problem
 
 run_cli = CliRunner()
 
@@ -70,7 +70,7 @@ BAD_WORDS = {
     "nearest key": ("batch.groupsize=4", "did you mean 'batch.group_size'?"),
     "wrong type": ("steps=many", "steps is 'many' on the command line but should be a valid int"),
     "not increasing": ("environment.budgets=[64,16]", "environment.budgets [64, 16] must be incre"),
-    "beyond the model": ("environment.budgets=[16,4096]", "budget 4096, the closing and an answer"),
+    "beyond the model": ("environment.budgets=[16,4096]", "needs 4226 tokens after the prompt"),
     "prior": ("algorithm.prior=unifrom", "algorithm.prior is 'unifrom' on the command line but"),
     "group of one": ("batch.group_size=1", "batch.group_size 1 leaves algorithm.method 'brpo'"),
     "no model folder": ("model.path=/no/model", "model folder '/no/model' does not exist"),
@@ -265,7 +265,7 @@ def test_an_evaluation_tells_of_lost_episodes(
 
 def dialogue_report(*, lost: bool) -> GroupReport:
     """What is reported of a group of one dialogue."""
-    empty = Group(index=0, problem=Problem(id="0", text="", answer=""), episodes=())
+    empty = Group(index=0, task=Problem(id="0", text="", answer=""), episodes=())
     report = report_dialogues(empty, 1, (), str)
     if lost:
         return report

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlsys.config import ArithmeticData, FileData, HubData
-from rlsys.data.problems import ProblemStream, load_problems, read_rows
+from rlsys.data.problems import TaskStream, load_problems, read_rows
 from rlsys.errors import DataError
 from rlsys.grading.compare import is_correct
 from rlsys.types import Problem
@@ -195,23 +195,23 @@ def numbered(count: int) -> list[Problem]:
 
 @given(count=st.integers(1, 20), start=st.integers(0, 60), seed=st.integers(0, 2**40))
 def test_a_resumed_stream_equals_the_uninterrupted_one(count: int, start: int, seed: int) -> None:
-    whole = ProblemStream(numbered(count), seed=seed, shuffle=True)
-    uninterrupted = [whole.problem(index) for index in range(start + 30)]
-    resumed = ProblemStream(numbered(count), seed=seed, shuffle=True)
-    assert [resumed.problem(i) for i in range(start, start + 30)] == uninterrupted[start:]
+    whole = TaskStream(numbered(count), seed=seed, shuffle=True)
+    uninterrupted = [whole.task(index) for index in range(start + 30)]
+    resumed = TaskStream(numbered(count), seed=seed, shuffle=True)
+    assert [resumed.task(i) for i in range(start, start + 30)] == uninterrupted[start:]
 
 
 @given(count=st.integers(1, 20), epoch=st.integers(0, 5))
 def test_every_epoch_holds_every_problem_once(count: int, epoch: int) -> None:
-    stream = ProblemStream(numbered(count), seed=1, shuffle=True)
-    ids = [int(stream.problem(epoch * count + i).id) for i in range(count)]
+    stream = TaskStream(numbered(count), seed=1, shuffle=True)
+    ids = [int(stream.task(epoch * count + i).id) for i in range(count)]
     assert sorted(ids) == list(range(count))
 
 
 def test_epochs_and_seeds_shuffle_differently() -> None:
     def order(seed: int, epoch: int) -> list[str]:
-        stream = ProblemStream(numbered(50), seed=seed, shuffle=True)
-        return [stream.problem(epoch * 50 + i).id for i in range(50)]
+        stream = TaskStream(numbered(50), seed=seed, shuffle=True)
+        return [stream.task(epoch * 50 + i).id for i in range(50)]
 
     assert order(0, 0) != order(0, 1)
     assert order(0, 0) != order(1, 0)
@@ -219,8 +219,8 @@ def test_epochs_and_seeds_shuffle_differently() -> None:
 
 
 def test_without_shuffle_the_order_stays() -> None:
-    stream = ProblemStream(numbered(3), seed=0, shuffle=False)
-    assert [stream.problem(i).id for i in range(7)] == ["0", "1", "2", "0", "1", "2", "0"]
+    stream = TaskStream(numbered(3), seed=0, shuffle=False)
+    assert [stream.task(i).id for i in range(7)] == ["0", "1", "2", "0", "1", "2", "0"]
     assert len(stream) == 3
 
 

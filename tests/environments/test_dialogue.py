@@ -13,11 +13,12 @@ from rlsys.config import PromptConfig, RunConfig
 from rlsys.config.economics import ArithmeticCorpus, EconomicsConfig
 from rlsys.environments import dialogue
 from rlsys.environments.dialogue import DialogueEnvironment, evaluation_episodes, training_episodes
+from rlsys.environments.dialogue_report import report_dialogues
 from rlsys.environments.economics.counting import load_tokenizer as load_counter
 from rlsys.environments.economics.errors import LedgerError
 from rlsys.environments.economics.ledger import settle_group
+from rlsys.environments.economics.training import SharedBudgetEnvironment
 from rlsys.environments.economics.turns import EconomicsTurns
-from rlsys.environments.report import report_dialogues
 from rlsys.errors import EpisodeLost
 from rlsys.grading.compare import decide, extract_answer
 from rlsys.tokenization.prompts import PromptRenderer
@@ -78,7 +79,7 @@ def environment_of(turns, solver=None, **settings) -> DialogueEnvironment:
         "attempts": 3,
         **settings,
     }
-    return DialogueEnvironment(
+    return SharedBudgetEnvironment(
         turns=turns,
         renderer=PromptRenderer(TOKENIZER, PromptConfig(template=TEMPLATE)),
         generator=solver or Solver(),
@@ -91,13 +92,13 @@ def environment_of(turns, solver=None, **settings) -> DialogueEnvironment:
     )
 
 
-def grow(environment: DialogueEnvironment):
-    return asyncio.run(environment.run_group(0, training_episodes(0, 1)[0]))
+def rollout(environment: DialogueEnvironment):
+    return asyncio.run(environment.rollout(0, training_episodes(0, 1)[0]))
 
 
 def test_the_trunk_is_exactly_what_the_engine_saw() -> None:
     solver = Solver()
-    group = grow(environment_of(turns_of(), solver))
+    group = rollout(environment_of(turns_of(), solver))
     episode = group.episodes[0]
     kinds = [segment.kind for segment in episode.segments]
     assert kinds == [
@@ -115,7 +116,7 @@ def _trunk(episode, segments: int) -> list[int]:
 
 
 def test_prompts_show_the_budget_and_the_reply_keeps_its_own_end() -> None:
-    episode = grow(environment_of(turns_of())).episodes[0]
+    episode = rollout(environment_of(turns_of())).episodes[0]
     texts = [TOKENIZER.decode(segment.token_ids) for segment in episode.segments]
     assert texts[0].startswith("<bos>90/3:")
     spent = len(episode.segments[1].token_ids)
@@ -125,14 +126,14 @@ def test_prompts_show_the_budget_and_the_reply_keeps_its_own_end() -> None:
 
 
 def test_a_reply_that_was_cut_off_gets_the_templates_end_of_turn() -> None:
-    episode = grow(environment_of(turns_of(), Solver("1" * 50), reply_tokens=20)).episodes[0]
+    episode = rollout(environment_of(turns_of(), Solver("1" * 50), reply_tokens=20)).episodes[0]
     assert TOKENIZER.decode(episode.segments[2].token_ids).startswith("<eos>")
     assert episode.verdicts.tolist() == [Verdict.WRONG] * 3  # its thought never ended
 
 
 def test_a_box_inside_the_thought_is_no_answer() -> None:
     solver = Solver()
-    right = grow(environment_of(turns_of(), solver)).episodes[0]
+    right = rollout(environment_of(turns_of(), solver)).episodes[0]
     assert right.verdicts.tolist() == [Verdict.RIGHT] * 3
     hidden = environment_of(turns_of(), solver)
     visible = hidden._reply(np.array(encode(TOKENIZER, "\\boxed{5}</think>none"), np.int32)).visible
@@ -140,9 +141,9 @@ def test_a_box_inside_the_thought_is_no_answer() -> None:
 
 
 def test_every_sampled_token_is_charged_and_the_budget_ends_the_episode() -> None:
-    group = grow(environment_of(turns_of(problems=5, total_budget=40)))
+    group = rollout(environment_of(turns_of(problems=5, total_budget=40)))
     episode = group.episodes[0]
-    charged = [int(facts["charged"]) for facts in episode.facts]
+    charged = [turn.charged for turn in episode.turns]
     lengths = [len(s.token_ids) for s in episode.segments if s.kind is Kind.ANSWER]
     assert charged == lengths
     assert sum(charged) <= 40
@@ -153,7 +154,7 @@ def test_books_are_settled_against_what_is_trained() -> None:
     config = RunConfig.model_validate(
         {"environment": {"type": "economics"}, "algorithm": {"method": "turn_grpo"}}
     )
-    group = grow(environment_of(turns_of()))
+    group = rollout(environment_of(turns_of()))
     samples = build_samples(group, config)
     settle_group(group, samples)
     assert [a is None for a in samples[0].advantages] == [True, False] * 3
@@ -167,24 +168,44 @@ def test_books_are_settled_against_what_is_trained() -> None:
 
 
 def test_the_context_ends_an_episode_that_outgrows_it() -> None:
-    group = grow(environment_of(turns_of(), max_length=40))
+    group = rollout(environment_of(turns_of(), max_length=40))
     assert all(sum(len(s.token_ids) for s in e.segments) <= 40 + 12 for e in group.episodes)
     assert all(len(e.scores) < 3 for e in group.episodes)
 
 
 def test_an_episode_that_outgrows_the_context_pays_for_what_it_never_reached() -> None:
     endless = Solver("1" * 50)  # its thoughts never end: every answer is wrong
-    whole = grow(environment_of(turns_of(), endless, reply_tokens=20))
-    short = grow(environment_of(turns_of(), endless, reply_tokens=20, max_length=40))
+    whole = rollout(environment_of(turns_of(), endless, reply_tokens=20))
+    short = rollout(environment_of(turns_of(), endless, reply_tokens=20, max_length=40))
     assert [len(e.scores) for e in (*whole.episodes, *short.episodes)] == [3, 3, 1, 1]
     assert short.episodes[0].scores.sum() == pytest.approx(whole.episodes[0].scores.sum())
 
 
 def test_an_environment_that_may_never_end_is_left_after_so_many_turns() -> None:
-    whole = grow(environment_of(turns_of())).episodes[0]
-    group = grow(environment_of(turns_of(), max_turns=2))
+    whole = rollout(environment_of(turns_of())).episodes[0]
+    group = rollout(environment_of(Endless(), max_turns=2))
     for episode in group.episodes:
         assert episode.scores.tolist() == whole.scores[:2].tolist()  # nothing for the third
+
+
+class Endless:
+    """Charges nothing for what an episode leaves unanswered."""
+
+    @asynccontextmanager
+    async def session(self):
+        async with turns_of().session() as session:
+            yield EndlessSession(session)
+
+
+class EndlessSession:
+    def __init__(self, session) -> None:
+        self._session = session
+
+    async def reset(self, seed):
+        return (await self._session.reset(seed))._replace(unanswered=0)
+
+    async def reply(self, reply):
+        return (await self._session.reply(reply))._replace(unanswered=0)
 
 
 class Failing:
@@ -204,8 +225,8 @@ class Failing:
 
 
 def test_a_lost_episode_is_begun_anew_and_at_last_missing() -> None:
-    assert len(grow(environment_of(Failing(2))).episodes) == 2
-    group = grow(environment_of(Failing(5), attempts=3))
+    assert len(rollout(environment_of(Failing(2))).episodes) == 2
+    group = rollout(environment_of(Failing(5), attempts=3))
     assert len(group.episodes) == 1
     report = report_dialogues(group, 2, (), lambda ids: TOKENIZER.decode(ids))
     assert report.numbers["episodes/lost"].tolist() == [0.0, 1.0]
@@ -217,13 +238,13 @@ def test_why_episodes_are_lost_is_said_but_not_all_the_time(
 ) -> None:
     monkeypatch.setattr(dialogue, "LOST_NOTE_S", pause_s)
     monkeypatch.setattr(dialogue, "_losses", dialogue._Losses())
-    grow(environment_of(Failing(5), attempts=3))
+    rollout(environment_of(Failing(5), attempts=3))
     assert len(caplog.messages) == said
     assert caplog.messages[0] == "an episode was lost (attempt 1 of 3): gone"
 
 
 def test_the_report_tells_return_accuracy_and_tokens_by_type() -> None:
-    group = grow(environment_of(turns_of()))
+    group = rollout(environment_of(turns_of()))
     report = report_dialogues(group, 2, (), lambda ids: TOKENIZER.decode(ids))
     assert report.scores_G.tolist() == [1.0, 1.0]
     assert report.numbers["answered"].tolist() == [1.0, 1.0]

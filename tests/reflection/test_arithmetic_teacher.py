@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rlsys.algorithms.reflection import ChunkedThought, chunk_thought
 from rlsys.config import TraceHabits
 from rlsys.data.arithmetic import arithmetic_problem, draw_texts
-from rlsys.reflection.arithmetic import result_chunks
+from rlsys.reflection.labelling.arithmetic import result_chunks
 from rlsys.sft.traces import draw_trace
 
 STEPS = r"(?=[;?])"

@@ -17,9 +17,9 @@ from rlsys.cli.app import app
 from rlsys.config import TraceHabits
 from rlsys.config.loading import load_config
 from rlsys.config.reflection import ReflectionConfig
-from rlsys.reflection.journal import Journal
-from rlsys.reflection.responses import Thought, thought_id
-from rlsys.reflection.workplace import Workplace
+from rlsys.reflection.labelling.journal import Journal
+from rlsys.reflection.labelling.responses import Thought, thought_id
+from rlsys.reflection.labelling.workspace import Workspace
 from rlsys.sft.traces import draw_trace
 from rlsys.tokenization.tokenizer import encode
 
@@ -35,7 +35,7 @@ def config(tmp_path: Path) -> Callable[..., Path]:
         tree = yaml.safe_load(CONFIG.read_text()) | {
             "run_dir": str(tmp_path / "run"),
             "problems": 6,
-            "reader": {"path": "tiny"},
+            "reflection_model": {"path": "tiny"},
             "measure": {"problems": 5, "ratios": [0.5]},
         }
         path = tmp_path / "reflection.yaml"
@@ -90,7 +90,7 @@ def test_a_teacher_that_is_down_is_found_before_a_thought_is_sampled(
         ({"teacher": {"type": "oracle"}}, "teacher"),
         ({"measure": {"ratios": [1.5]}}, "measure.ratios"),
         ({"policy": {"path": "/nowhere"}}, "model folder '/nowhere' does not exist"),
-        ({"reader": {"path": "/nowhere"}}, "model folder '/nowhere' does not exist"),
+        ({"reflection_model": {"path": "/nowhere"}}, "model folder '/nowhere' does not exist"),
         ({"thinker": 1}, "thinker"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_teacher_that_answers_nothing_in_earnest_is_an_error(
         chat.failing = lambda number, body: 500 if number > 1 else None
         teacher = {"type": "endpoint", "base_url": chat.base_url, "model": "m", "retries": 0}
         file = config(teacher=teacher, samples=1)
-        place = Workplace.load(load_config(file, [], ReflectionConfig), 512)
+        place = Workspace.load(load_config(file, [], ReflectionConfig), 512)
         place.claim()
         journal = Journal(place.folder(held_out=False) / "thoughts.jsonl")
         for problem in place.problems(held_out=False):
@@ -192,8 +192,10 @@ def test_the_model_that_ships_reads_written_traces(
     config: Callable[..., Path], tmp_path: Path
 ) -> None:
     """At least 95 % of the chunks of held-out traces, a fifth of which were cut off."""
-    path = config(reader={"path": "tiny-reflection"}, measure={"problems": 100, "ratios": [0.5]})
-    place = Workplace.load(load_config(path, [], ReflectionConfig), 512)
+    path = config(
+        reflection_model={"path": "tiny-reflection"}, measure={"problems": 100, "ratios": [0.5]}
+    )
+    place = Workspace.load(load_config(path, [], ReflectionConfig), 512)
     rng = np.random.default_rng(5)
     (tmp_path / "run" / "evaluation").mkdir(parents=True)
     with (tmp_path / "run" / "evaluation" / "thoughts.jsonl").open("w") as file:

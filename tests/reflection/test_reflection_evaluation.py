@@ -10,19 +10,20 @@ import pytest
 
 from rlsys.algorithms.reflection import LabelReading
 from rlsys.config import ChunkingConfig, PromptConfig
+from rlsys.environments.thoughts import ThoughtSampler
 from rlsys.grading.answers import extract_answer
 from rlsys.grading.compare import decide
-from rlsys.reflection.arithmetic import result_chunks
 from rlsys.reflection.detector import Detection, Outcome, SampledThought, chunked
-from rlsys.reflection.evaluation import (
+from rlsys.reflection.labelling.arithmetic import result_chunks
+from rlsys.reflection.labelling.evaluation import (
     boundaries,
     detection_scores,
     evaluate,
     revision_cuts,
 )
-from rlsys.reflection.journal import Journal
-from rlsys.reflection.responses import Policy, Thought, read_thoughts, sample_thoughts
-from rlsys.reflection.rows import LabelledThought
+from rlsys.reflection.labelling.journal import Journal
+from rlsys.reflection.labelling.responses import Policy, Thought, read_thoughts, sample_thoughts
+from rlsys.reflection.labelling.rows import LabelledThought
 from rlsys.sft.tiny_model import TINY_ENVIRONMENT, tiny_tokenizer
 from rlsys.tokenization.prompts import PromptRenderer
 from rlsys.tokenization.think import ThinkTokens
@@ -133,14 +134,16 @@ class Grader:
 
 def policy(generator: Calculator, thought_tokens: int = 64) -> Policy:
     return Policy(
-        generator=generator,
-        grader=Grader(),
+        sampler=ThoughtSampler(
+            think=ThinkTokens.resolve(TINY, TINY_ENVIRONMENT),
+            decode=lambda token_ids: TINY.decode(list(token_ids), skip_special_tokens=True),
+            temperature=1.0,
+            generator=generator,
+            grader=Grader(),
+        ),
         renderer=PromptRenderer(TINY, PromptConfig()),
-        think=ThinkTokens.resolve(TINY, TINY_ENVIRONMENT),
-        decode=lambda token_ids: TINY.decode(list(token_ids), skip_special_tokens=True),
         thought_tokens=thought_tokens,
         answer_tokens=6,
-        temperature=1.0,
         seed=0,
     )
 

@@ -13,9 +13,8 @@ import yaml
 from rlsys.algorithms.reflection import chunk_thought
 from rlsys.config import SftConfig, SupervisedFile
 from rlsys.errors import DataError
-from rlsys.reflection.prompts import COMPACT, TEXT, layout_named
-from rlsys.reflection.responses import Answer, Thought
-from rlsys.reflection.rows import (
+from rlsys.reflection.labelling.responses import AnswerFrom, Thought
+from rlsys.reflection.labelling.rows import (
     AnsweredThought,
     LabelledThought,
     label_counts,
@@ -24,7 +23,8 @@ from rlsys.reflection.rows import (
     path_rows,
     reflection_rows,
 )
-from rlsys.reflection.teacher import ArithmeticTeacher, Labels
+from rlsys.reflection.labelling.teacher import ArithmeticTeacher, Labels
+from rlsys.reflection.prompts import COMPACT, TEXT, layout_named
 from rlsys.sft.rows import FileRows
 from rlsys.sft.tiny_model import tiny_tokenizer
 from rlsys.types import Kind, Problem, Tokens, Verdict
@@ -133,8 +133,8 @@ def test_known_tokens_end_with_the_chunk_that_first_states_the_answer() -> None:
 def answered(item: LabelledThought, verdict: Verdict = Verdict.RIGHT) -> AnsweredThought:
     return AnsweredThought(
         item,
-        Answer(codes("</think>9!"), 20, verdict),
-        Answer(codes("</think>9."), 40, Verdict.RIGHT),
+        AnswerFrom(codes("</think>9!"), 20, verdict),
+        AnswerFrom(codes("</think>9."), 40, Verdict.RIGHT),
     )
 
 

@@ -18,11 +18,10 @@ from raw_server import Answer, raw_server
 from rlsys.algorithms.reflection import ChunkedThought, chunk_thought
 from rlsys.config.reflection import EndpointTeacher
 from rlsys.errors import DataError, EngineError, ResourceError
-from rlsys.reflection.chat import EndpointChat, EngineChat
-from rlsys.reflection.journal import Journal
-from rlsys.reflection.prompts import classify_prompt, verify_prompt
-from rlsys.reflection.responses import Thought, read_thoughts
-from rlsys.reflection.teacher import (
+from rlsys.reflection.labelling.chat import EndpointChat, EngineChat
+from rlsys.reflection.labelling.journal import Journal
+from rlsys.reflection.labelling.responses import Thought, read_thoughts
+from rlsys.reflection.labelling.teacher import (
     ArithmeticTeacher,
     Labels,
     ModelTeacher,
@@ -31,6 +30,7 @@ from rlsys.reflection.teacher import (
     read_labels_file,
     read_verification,
 )
+from rlsys.reflection.prompts import classify_prompt, verify_prompt
 from rlsys.sft.tiny_model import tiny_tokenizer
 from rlsys.types import Completion, GenerationRequest, Problem
 

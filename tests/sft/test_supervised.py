@@ -21,6 +21,7 @@ from rlsys.config import (
 )
 from rlsys.data.arithmetic import is_held_out
 from rlsys.environments.anytime import AnytimeEnvironment
+from rlsys.environments.thoughts import ThoughtSampler
 from rlsys.errors import DataError, ModelError
 from rlsys.sft.rows import ArithmeticRows, FileRows, supervised_rows
 from rlsys.sft.tiny_model import TINY_ENVIRONMENT, tiny_tokenizer
@@ -152,16 +153,19 @@ def test_rows_are_laid_out_as_the_anytime_environment_lays_out_episodes() -> Non
             answers=1,
             answer_tokens=TINY_ENVIRONMENT.answer_tokens,
             group_size=1,
-            temperature=1.0,
             seed=0,
-            think=ThinkTokens.resolve(TOKENIZER, TINY_ENVIRONMENT),
-            decode=TOKENIZER.decode,
-            generator=replay,
-            grader=replay,
+            renderer=renderer,
+            sampler=ThoughtSampler(
+                think=ThinkTokens.resolve(TOKENIZER, TINY_ENVIRONMENT),
+                decode=TOKENIZER.decode,
+                temperature=1.0,
+                generator=replay,
+                grader=replay,
+            ),
         )
         text = texts(sample)[0].removeprefix("<bos>").removesuffix("=<think>")
         problem = Problem(id="", text=text, answer="0")
-        group = asyncio.run(environment.run_group(0, problem, renderer.render(problem)))
+        group = asyncio.run(environment.rollout(0, problem))
         assert [
             (s.parent, s.cut, s.kind, s.token_ids.tolist()) for s in group.episodes[0].segments
         ] == [(s.parent, s.cut, s.kind, s.token_ids.tolist()) for s in sample.segments]

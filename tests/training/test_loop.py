@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlsys.config import RunConfig
-from rlsys.data.problems import ProblemStream
+from rlsys.data.problems import TaskStream
 from rlsys.environments.report import GroupReport
 from rlsys.errors import EngineError, TrainingError
 from rlsys.training.checkpoints import CheckpointStore
@@ -163,7 +163,7 @@ def run(
     start: int = 0,
     finished: Mapping[int, FinishedGroup] | None = None,
 ) -> int:
-    problems = ProblemStream(PROBLEMS, seed=0, shuffle=False)
+    problems = TaskStream(PROBLEMS, seed=0, shuffle=False)
 
     async def main() -> int:
         world.version = start

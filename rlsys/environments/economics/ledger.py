@@ -75,18 +75,19 @@ class Ledger:
 
 
 def settle_group(group: Group, samples: Sequence[Sample]) -> None:
-    """Check the law for every episode of a group whose environment told what it charged.
+    """Check the law for every episode of a group whose environment tells what it charged.
 
     Raises LedgerError for the first reply whose tokens do not add up.
     """
     for episode, sample in zip(group.episodes, samples, strict=True):
-        if not all("charged" in facts for facts in episode.facts):
+        charged = [turn.charged for turn in episode.turns if turn.charged is not None]
+        if len(charged) != len(episode.turns):
             continue
         segments = [episode.segments[index] for index in episode.answer_segments]
         trained = [sample.advantages[index] for index in episode.answer_segments]
         charges = tuple(
-            Charge(len(segment.token_ids), int(facts["charged"]))
-            for segment, facts in zip(segments, episode.facts, strict=True)
+            Charge(len(segment.token_ids), tokens)
+            for segment, tokens in zip(segments, charged, strict=True)
         )
         Ledger(0, charges).settle(
             [0 if advantages is None else len(advantages) for advantages in trained],

@@ -7,18 +7,29 @@ included.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Final
 
 from rlsys.config.economics import EconomicsConfig
 from rlsys.environments.economics.budget import resolve_budget
 from rlsys.environments.economics.counting import TokenCounter
 from rlsys.environments.economics.episode import EconomicsEpisode
 from rlsys.environments.economics.questions import load_corpus
-from rlsys.environments.economics.rewards import RewardParts
 from rlsys.environments.economics.sampler import sample_questions
 from rlsys.environments.turns import Reply, Turn
-from rlsys.types import Grader, GradingRequest, Verdict
+from rlsys.types import Grader, GradingRequest, TurnRecord, Verdict
+
+SHOWN: Final = (
+    "remaining",
+    "questions_remaining",
+    "per_question",
+    "number",
+    "problems",
+    "total_budget",
+)
+"""Names that a prompt template may show."""
 
 
 class EconomicsTurns:
@@ -26,7 +37,7 @@ class EconomicsTurns:
 
     def __init__(self, config: EconomicsConfig, counter: TokenCounter, grader: Grader) -> None:
         """Play `config`; where it names no total_budget, questions are counted by `counter`."""
-        # Replies are bounded in tokens here; a limit for strangers must not end the run.
+        # Replies are bounded in tokens here; the server's limit on characters must not end a run.
         own = {"trusted": True, "max_response_characters": sys.maxsize}
         self.config = config.model_copy(update=own)
         self._corpus = load_corpus(config.corpus)
@@ -64,7 +75,7 @@ class _Session:
 
     async def reset(self, seed: int) -> Turn:
         self._episode = self._environment.begin(seed)
-        return self._turn(RewardParts(), {})
+        return self._turn(0.0, self._record())
 
     async def reply(self, reply: Reply) -> Turn:
         # Only the visible part is offered: a box inside the thought is no answer.
@@ -72,34 +83,61 @@ class _Session:
         verdict = await self._environment.grade(request)
         parts = self._episode.record(tokens, verdict)
         answered = self._episode.answers[-1]
-        facts: dict[str, float | str] = {
-            "verdict": float(verdict),
-            "charged": float(answered.tokens),
-            "type": answered.question.type,
-            "answered_question": answered.question.text,
-            "end_reward": parts.bonus + parts.unanswered,
-        }
-        return self._turn(parts, facts)
+        record = replace(
+            self._record(),
+            verdict=verdict,
+            charged=answered.tokens,
+            type=answered.question.type,
+            question=answered.question.text,
+            end_reward=parts.bonus + parts.unanswered,
+        )
+        return self._turn(parts.total, record)
 
-    def _turn(self, parts: RewardParts, facts: Mapping[str, float | str]) -> Turn:
+    def _record(self) -> TurnRecord:
         episode = self._episode
-        left = episode.questions_remaining
+        return TurnRecord(
+            shown=shown_numbers(
+                remaining=episode.remaining,
+                left=episode.questions_remaining,
+                answered=len(episode.answers),
+                total_budget=episode.budget.tokens,
+            ),
+            problems=len(episode.questions),
+            total_budget=episode.budget.tokens,
+        )
+
+    def _turn(self, reward: float, record: TurnRecord) -> Turn:
+        episode = self._episode
         hard = episode.config.mode == "hard"
         return Turn(
             text="" if episode.question is None else episode.question.text,
-            reward=parts.total,
+            reward=reward,
             done=episode.done,
             remaining=episode.remaining if hard else None,
-            facts={
-                "remaining": float(episode.remaining),
-                "questions_remaining": float(left),
-                "per_question": float(episode.remaining // max(left, 1)),
-                "number": float(len(episode.answers) + 1),
-                "problems": float(len(episode.questions)),
-                "total_budget": float(episode.budget.tokens),
-                **facts,
-            },
+            unanswered=episode.questions_remaining,
+            record=record,
         )
+
+
+def shown_numbers(
+    *, remaining: int, left: int, answered: int, total_budget: int | None
+) -> dict[str, float]:
+    """Numbers of a turn that a prompt template may show, by name (see SHOWN).
+
+    Args:
+        remaining: tokens of the budget.
+        left: questions without an answer.
+        answered: questions with an answer.
+        total_budget: tokens of the whole episode; None where a server does not send it.
+    """
+    shown = {
+        "remaining": float(remaining),
+        "questions_remaining": float(left),
+        "per_question": float(remaining // max(left, 1)),
+        "number": float(answered + 1),
+        "problems": float(answered + left),
+    }
+    return shown if total_budget is None else shown | {"total_budget": float(total_budget)}
 
 
 def _graded_elsewhere(request: GradingRequest) -> Verdict:

@@ -10,12 +10,14 @@ from economics_server import Server, free_port
 
 from rlsys.environments.economics.config import EconomicsConfig
 from rlsys.environments.economics.counting import WORDS
+from rlsys.environments.economics.dialect import EconomicsDialect
 from rlsys.environments.economics.grading import shared_grader
 from rlsys.environments.economics.turns import EconomicsTurns
-from rlsys.environments.openenv.dialects import EconomicsDialect, TextDialect
+from rlsys.environments.openenv.dialects import TextDialect
 from rlsys.environments.openenv.remote import RemoteEnvironment
 from rlsys.environments.turns import Reply
 from rlsys.errors import ConfigError, EpisodeLost
+from rlsys.types import TurnRecord, Verdict
 
 pytestmark = pytest.mark.slow
 
@@ -83,20 +85,26 @@ def test_sampled_ids_are_charged_by_a_server_that_trusts(server):
     assert (first.reward, first.done, last.done) == (0.0, False, True)
     # 1 + 0.1 * (1 - 20/100), and at the end 0.5 * 3/3.
     assert [second.reward, third.reward, last.reward] == pytest.approx([1.08, 1.08, 1.58])
-    assert second.facts == {
-        "remaining": 280.0,
-        "questions_remaining": 2.0,
-        "per_question": 140.0,
-        "number": 2.0,
-        "problems": 3.0,
-        "total_budget": 300.0,
-        "verdict": 1.0,
-        "charged": 20.0,
-        "end_reward": 0.0,
-        "answered_question": first.text,
-        "type": second.facts["type"],
-    }
-    assert second.facts["type"].startswith("arithmetic")
+    assert second.unanswered == 2
+    assert second.record == TurnRecord(
+        shown={
+            "remaining": 280.0,
+            "questions_remaining": 2.0,
+            "per_question": 140.0,
+            "number": 2.0,
+            "problems": 3.0,
+            "total_budget": 300.0,
+        },
+        verdict=Verdict.RIGHT,
+        charged=20,
+        end_reward=0.0,
+        question=first.text,
+        type=second.record.type,
+        problems=3,
+        total_budget=300,
+    )
+    assert second.record.type is not None
+    assert second.record.type.startswith("arithmetic")
 
 
 def test_nothing_may_be_answered(server):
@@ -119,7 +127,7 @@ def test_a_thought_is_never_graded_by_a_server_that_trusts(server):
             return await session.reply(Reply(text=thought, visible="", tokens=7))
 
     turn = asyncio.run(unfinished())
-    assert (turn.facts["verdict"], turn.facts["charged"]) == (0.0, 7.0)
+    assert (turn.record.verdict, turn.record.charged) == (Verdict.WRONG, 7)
 
 
 def test_eight_episodes_on_two_sessions_all_finish(server):
@@ -128,7 +136,9 @@ def test_eight_episodes_on_two_sessions_all_finish(server):
         return await asyncio.gather(*(play(environment, seed) for seed in range(8)))
 
     episodes = asyncio.run(asyncio.wait_for(eight(), 200))
-    assert [sum(t.facts.get("verdict", 0) for t in turns) for turns in episodes] == [3.0] * 8
+    assert [[t.record.verdict for t in turns[1:]] for turns in episodes] == [
+        [Verdict.RIGHT] * 3
+    ] * 8
 
 
 class LocalGrader:
@@ -150,7 +160,7 @@ def test_no_reply_of_the_own_policy_is_too_long():
             return await session.reply(Reply("x" * 11, "x" * 11, 5))
 
     turn = asyncio.run(play_long())
-    assert turn.done and turn.facts["charged"] == 5
+    assert turn.done and turn.record.charged == 5
 
 
 def test_a_server_that_counts_by_itself_is_refused_without_a_tokenizer():
@@ -184,9 +194,9 @@ def test_sixty_four_episodes_at_once_on_a_server_that_counts_by_itself():
     finally:
         counting.stop()
     for turns in episodes:
-        assert [turn.facts["verdict"] for turn in turns[1:]] == [1.0] * 10
+        assert [turn.record.verdict for turn in turns[1:]] == [Verdict.RIGHT] * 10
         # Two words, thought included, at 1.33 tokens, whatever the client sampled.
-        assert [turn.facts["counted"] for turn in turns[1:]] == [2.0] * 10
+        assert [turn.record.counted for turn in turns[1:]] == [2] * 10
         assert [turn.remaining for turn in turns[:2]] == [300, 298]
 
 
@@ -322,4 +332,4 @@ def test_other_peoples_environment(scaffold):
         assert (ready.done, ready.remaining) == (False, None)
     assert [turn.text for _, turn in episodes] == ["hello", "a longer message", "x"]
     assert [turn.reward for _, turn in episodes] == pytest.approx([0.5, 1.0, 0.1])
-    assert [turn.facts["message_length"] for _, turn in episodes] == [5.0, 16.0, 1.0]
+    assert [turn.record.shown["message_length"] for _, turn in episodes] == [5.0, 16.0, 1.0]

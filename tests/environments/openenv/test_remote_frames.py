@@ -10,7 +10,8 @@ import pytest
 from economics_server import free_port
 from websockets.asyncio.server import serve
 
-from rlsys.environments.openenv.dialects import EconomicsDialect, TextDialect
+from rlsys.environments.economics.dialect import EconomicsDialect
+from rlsys.environments.openenv.dialects import TextDialect
 from rlsys.environments.openenv.remote import RemoteEnvironment
 from rlsys.environments.turns import Reply
 from rlsys.errors import ConfigError, EpisodeLost

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 from rlsys.algorithms.reflection import ChunkedThought
 from rlsys.config.reflection import ReflectionConfig
 from rlsys.data.problems import load_problems
+from rlsys.environments.thoughts import ThoughtSampler
 from rlsys.errors import ConfigError, DataError, ModelError
 from rlsys.reflection.detector import chunked
-from rlsys.reflection.responses import Policy, Thought
+from rlsys.reflection.labelling.responses import Policy, Thought
 from rlsys.tokenization.decoding import token_texts
 from rlsys.tokenization.prompts import PromptRenderer, filter_prompts
 from rlsys.tokenization.think import ThinkTokens
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workplace:
+class Workspace:
     """The policy's tokenizer, prompts and problems, fitted to each other."""
 
     config: ReflectionConfig
@@ -48,7 +49,7 @@ class Workplace:
     """Most tokens of a prompt, a thought, what is forced and an answer together."""
 
     @classmethod
-    def load(cls, config: ReflectionConfig, limit: int) -> Workplace:
+    def load(cls, config: ReflectionConfig, limit: int) -> Workspace:
         """Load what `config` names. `limit` is the longest sequence the policy takes.
 
         Raises:
@@ -87,14 +88,16 @@ class Workplace:
         """The policy behind its engines."""
         environment = self.config.environment
         return Policy(
-            generator=generator,
-            grader=grader,
+            sampler=ThoughtSampler(
+                think=self.think,
+                decode=self.decode,
+                temperature=self.config.generation.temperature,
+                generator=generator,
+                grader=grader,
+            ),
             renderer=self.renderer,
-            think=self.think,
-            decode=self.decode,
             thought_tokens=environment.budgets[-1],
             answer_tokens=environment.answer_tokens,
-            temperature=self.config.generation.temperature,
             seed=self.config.seed,
         )
 

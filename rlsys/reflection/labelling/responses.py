@@ -14,17 +14,16 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from rlsys.environments.seeds import derive_seed
+from rlsys.environments.thoughts import (
+    AnswerRequest,
+    GradedAnswer,
+    ThoughtRequest,
+    ThoughtSampler,
+)
 from rlsys.errors import DataError
-from rlsys.reflection.journal import Journal, read_journal
+from rlsys.reflection.labelling.journal import Journal, read_journal
 from rlsys.tokenization.prompts import PromptRenderer
-from rlsys.tokenization.think import ThinkTokens
 from rlsys.types import (
-    Completion,
-    Decode,
-    GenerationRequest,
-    Generator,
-    Grader,
-    GradingRequest,
     Problem,
     Tokens,
     Verdict,
@@ -77,7 +76,7 @@ def read_thoughts(path: Path) -> Iterator[Thought]:
             ) from error
 
 
-class Answer(NamedTuple):
+class AnswerFrom(NamedTuple):
     """An answer from some place of a thought."""
 
     token_ids: Tokens
@@ -89,97 +88,75 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The policy behind a generator, and the grader of its answers."""
+    """The policy whose thoughts are labelled, behind the sampler that training uses too."""
 
-    generator: Generator
-    grader: Grader
+    sampler: ThoughtSampler
     renderer: PromptRenderer
-    think: ThinkTokens
-    decode: Decode
-    """Token ids to text, special tokens dropped."""
     thought_tokens: int
     """Longest thought."""
     answer_tokens: int
     """Most sampled tokens of an answer."""
-    temperature: float
     seed: int
 
     async def think_about(self, problems: Sequence[Problem], samples: int) -> list[Thought]:
         """Sample `samples` thoughts about each problem, in order."""
         requests = [
-            GenerationRequest(
-                token_ids=self.renderer.render(problem),
+            ThoughtRequest(
+                prompt=self.renderer.render(problem),
                 n=samples,
                 max_tokens=self.thought_tokens,
-                stop_token_ids=(self.think.think_end_id, *self.think.eos_ids),
-                temperature=self.temperature,
                 seed=derive_seed(self.seed, problem.id, "thought"),
             )
             for problem in problems
         ]
-        thoughts = []
-        for problem, completions in zip(
-            problems, await self.generator.generate(requests), strict=True
-        ):
-            for sample, completion in enumerate(completions):
-                last = int(completion.token_ids[-1])
-                closed = completion.stopped and last == self.think.think_end_id
-                thoughts.append(
-                    Thought(
-                        id=thought_id(problem, sample),
-                        problem=problem,
-                        # A thought that ends the turn is cut before that: it can be answered from.
-                        token_ids=_without_stop(completion),
-                        closed=closed,
-                    )
-                )
-        return thoughts
-
-    async def answer(self, thoughts: Sequence[Thought], kept: Sequence[int]) -> list[Answer]:
-        """Answer each thought from its first `kept` tokens on, and grade the answer."""
-        forced = [self._forced(t, k) for t, k in zip(thoughts, kept, strict=True)]
-        requests = [
-            GenerationRequest(
-                token_ids=np.concatenate(
-                    [self.renderer.render(thought.problem), thought.token_ids[:count], between]
-                ).astype(np.int32),
-                n=1,
-                max_tokens=self.answer_tokens,
-                stop_token_ids=self.think.eos_ids,
-                temperature=self.temperature,
-                seed=derive_seed(self.seed, thought.id, "answer", count),
-            )
-            for thought, count, between in zip(thoughts, kept, forced, strict=True)
-        ]
-        completions = await self.generator.generate(requests)
-        endings = [
-            np.concatenate([between, _without_stop(completion)])
-            for between, (completion,) in zip(forced, completions, strict=True)
-        ]
-        verdicts = await self.grader.grade(
-            [
-                GradingRequest(self.decode(ending.tolist()), thought.problem.answer)
-                for ending, thought in zip(endings, thoughts, strict=True)
-            ]
-        )
+        completions = await self.sampler.sample_thoughts(requests)
         return [
-            Answer(ending, count + len(between) + len(completion.token_ids), verdict)
-            for ending, count, between, (completion,), verdict in zip(
-                endings, kept, forced, completions, verdicts, strict=True
+            Thought(
+                id=thought_id(problem, sample),
+                problem=problem,
+                # Without an end of turn too, so that such a thought can be answered from its end.
+                token_ids=self.sampler.reasoning(completion),
+                closed=self.sampler.is_closed(completion),
             )
+            for problem, thoughts in zip(problems, completions, strict=True)
+            for sample, completion in enumerate(thoughts)
         ]
 
-    def _forced(self, thought: Thought, kept: int) -> Tokens:
-        """What comes between thought and answer; a thought that closed itself needs no closing."""
-        whole = thought.closed and kept == len(thought.token_ids)
-        closing = self.think.closing_ids[:0] if whole else self.think.closing_ids
-        end = [self.think.think_end_id]
-        return np.concatenate([closing, end, self.think.header_ids]).astype(np.int32)
+    async def answer(self, thoughts: Sequence[Thought], kept: Sequence[int]) -> list[AnswerFrom]:
+        """Answer each thought from its first `kept` tokens on, and grade the answer."""
+        requests = [self._request(t, k) for t, k in zip(thoughts, kept, strict=True)]
+        answers = await self.sampler.sample_answers(requests)
+        return [
+            _answer_from(request, count, answer)
+            for request, count, (answer,) in zip(requests, kept, answers, strict=True)
+        ]
+
+    def _request(self, thought: Thought, count: int) -> AnswerRequest:
+        whole = thought.closed and count == len(thought.token_ids)
+        kept = thought.token_ids[:count]
+        if whole:  # the policy's own end of thought stays
+            kept = np.append(kept, np.int32(self.sampler.think.think_end_id))
+        return AnswerRequest(
+            prompt=self.renderer.render(thought.problem),
+            kept=kept,
+            forced=self.sampler.forced(truncated=not whole),
+            gold=thought.problem.answer,
+            n=1,
+            max_tokens=self.answer_tokens,
+            seed=derive_seed(self.seed, thought.id, "answer", count),
+            engine=None,
+        )
 
 
-def _without_stop(completion: Completion) -> Tokens:
-    """The tokens before the one that stopped it."""
-    return completion.token_ids[:-1] if completion.stopped else completion.token_ids
+def _answer_from(request: AnswerRequest, count: int, answer: GradedAnswer) -> AnswerFrom:
+    completion = answer.completion
+    between = np.concatenate([request.kept[count:], request.forced])
+    end = completion.token_ids[:-1] if completion.stopped else completion.token_ids
+    return AnswerFrom(
+        token_ids=np.concatenate([between, end]).astype(np.int32),
+        tokens=count + len(between) + len(completion.token_ids),
+        verdict=answer.verdict,
+    )
 
 
 async def sample_thoughts(

@@ -18,10 +18,10 @@ from typing import Any, Final, Protocol
 
 from rlsys.algorithms.reflection import ChunkedThought, windows
 from rlsys.errors import DataError, EngineError
-from rlsys.reflection.arithmetic import result_chunks
-from rlsys.reflection.journal import Journal, read_journal
+from rlsys.reflection.labelling.arithmetic import result_chunks
+from rlsys.reflection.labelling.journal import Journal, read_journal
+from rlsys.reflection.labelling.responses import Thought
 from rlsys.reflection.prompts import RIGHT, TEACHER_LABELS, classify_prompt, verify_prompt
-from rlsys.reflection.responses import Thought
 
 CLASSIFY_TOKENS: Final = 8192
 VERIFY_TOKENS: Final = 2048

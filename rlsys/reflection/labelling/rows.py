@@ -15,9 +15,9 @@ import numpy as np
 
 from rlsys.algorithms.reflection import ChunkedThought
 from rlsys.errors import DataError
+from rlsys.reflection.labelling.responses import AnswerFrom, Thought
+from rlsys.reflection.labelling.teacher import Labels
 from rlsys.reflection.prompts import Layout
-from rlsys.reflection.responses import Answer, Thought
-from rlsys.reflection.teacher import Labels
 from rlsys.types import Tokens, Verdict
 
 Row = dict[str, str]
@@ -87,8 +87,8 @@ class AnsweredThought(NamedTuple):
     """A labelled thought, answered where it first knew and at its own end."""
 
     labelled: LabelledThought
-    truncated: Answer
-    whole: Answer
+    truncated: AnswerFrom
+    whole: AnswerFrom
 
 
 def path_rows(
@@ -138,7 +138,7 @@ def _right(
 
 
 def _response(
-    path: AnsweredThought, kept: int, answer: Answer, decode: Callable[[Tokens], str]
+    path: AnsweredThought, kept: int, answer: AnswerFrom, decode: Callable[[Tokens], str]
 ) -> str:
     return decode(np.concatenate([path.labelled.thought.token_ids[:kept], answer.token_ids]))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ray.exceptions import ActorDiedError, NodeDiedError, RayTaskError, WorkerCrashedError
 
-from actors.readers import ReaderActor, ReaderPool
+from actors.reflection import ReflectionActor, ReflectionPool
 from rlsys.errors import EngineError
 from rlsys.types import Completion, GenerationRequest
 
@@ -62,7 +62,7 @@ REQUEST = GenerationRequest(
 )
 
 
-def ask(pool: ReaderPool) -> int:
+def ask(pool: ReflectionPool) -> int:
     """Which reader answered."""
     ((answer,),) = asyncio.run(pool.generate([REQUEST]))
     return answer.engine
@@ -70,38 +70,38 @@ def ask(pool: ReaderPool) -> int:
 
 def test_a_dead_reader_is_passed_over_and_asked_again_when_it_is_back() -> None:
     first, second = Handle(0, ActorDiedError(), EngineError("engine 0 died")), Handle(1)
-    pool = ReaderPool([first, second], timeout_s=5)
+    pool = ReflectionPool([first, second], timeout_s=5)
     assert [ask(pool) for _ in range(3)] == [1, 1, 0]
     assert (first.calls, second.calls) == (3, 2)
 
 
 def test_without_a_living_reader_who_asks_is_told_at_once() -> None:
-    pool = ReaderPool([Handle(i, *[ActorDiedError()] * 2) for i in range(2)], timeout_s=5)
+    pool = ReflectionPool([Handle(i, *[ActorDiedError()] * 2) for i in range(2)], timeout_s=5)
     for _ in range(2):
-        with pytest.raises(EngineError, match="no reader is alive"):
+        with pytest.raises(EngineError, match="no reflection engine is alive"):
             ask(pool)
     assert ask(pool) == 0
 
 
 @pytest.mark.parametrize("death", [WorkerCrashedError(), NodeDiedError("gone")])
 def test_however_a_reader_dies_the_next_is_asked(death: Exception) -> None:
-    assert ask(ReaderPool([Handle(0, death), Handle(1)], timeout_s=5)) == 1
+    assert ask(ReflectionPool([Handle(0, death), Handle(1)], timeout_s=5)) == 1
 
 
 def test_a_mistake_is_not_taken_for_a_death() -> None:
     mistake = RayTaskError("generate", "", TypeError("a mistake"))
     with pytest.raises(TypeError):
-        ask(ReaderPool([Handle(0, mistake.as_instanceof_cause()), Handle(1)], timeout_s=5))
+        ask(ReflectionPool([Handle(0, mistake.as_instanceof_cause()), Handle(1)], timeout_s=5))
 
 
 def test_a_slow_reader_is_not_waited_for() -> None:
-    with pytest.raises(EngineError, match=r"no reader answered within 0\.05 s"):
-        ask(ReaderPool([Handle(0, hangs=True)], timeout_s=0.05))
+    with pytest.raises(EngineError, match=r"no reflection engine answered within 0\.05 s"):
+        ask(ReflectionPool([Handle(0, hangs=True)], timeout_s=0.05))
 
 
 def test_requests_go_to_the_reader_with_the_least_work() -> None:
     async def main() -> list[int]:
-        pool = ReaderPool([Handle(0, hangs=True), Handle(1)], timeout_s=0.1)
+        pool = ReflectionPool([Handle(0, hangs=True), Handle(1)], timeout_s=0.1)
         waiting = asyncio.create_task(pool.generate([REQUEST]))
         await asyncio.sleep(0)
         answers = [await pool.generate([REQUEST]) for _ in range(2)]
@@ -112,7 +112,7 @@ def test_requests_go_to_the_reader_with_the_least_work() -> None:
     assert asyncio.run(main()) == [1, 1]
 
 
-class LoadsOften(ReaderActor):
+class LoadsOften(ReflectionActor):
     """A reader whose engine is a word; asked for two requests, it dies."""
 
     def __init__(self) -> None:
@@ -173,7 +173,7 @@ def test_a_reader_that_cannot_be_loaded_again_costs_what_is_asked(
             await reader.generate([REQUEST])
         assert reader.loaded == 1  # not again at once
         reader.full = False
-        monkeypatch.setattr("actors.readers.time.monotonic", lambda: reader._reload_after)
+        monkeypatch.setattr("actors.reflection.time.monotonic", lambda: reader._reload_after)
         await reader.generate([REQUEST])
         assert reader.loaded == 2
 

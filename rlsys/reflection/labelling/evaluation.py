@@ -22,8 +22,8 @@ from rlsys.reflection.detector import (
     detection_counts,
     first_result,
 )
-from rlsys.reflection.responses import Answer, Policy, Thought
-from rlsys.reflection.rows import LabelledThought
+from rlsys.reflection.labelling.responses import AnswerFrom, Policy, Thought
+from rlsys.reflection.labelling.rows import LabelledThought
 from rlsys.types import Verdict
 
 STRENGTHS: Final[tuple[Strength, ...]] = get_args(Strength)
@@ -190,7 +190,7 @@ def boundaries(chunked: ChunkedThought, length: int) -> list[int]:
 
 async def _answers(
     policy: Policy, thoughts: Sequence[Thought], cuts: Mapping[str, Sequence[int]]
-) -> dict[str, list[Answer]]:
+) -> dict[str, list[AnswerFrom]]:
     """The answer of every thought from every cut; equal cuts are answered once."""
     places = sorted({(i, kept) for row in cuts.values() for i, kept in enumerate(row)})
     answers = await policy.answer([thoughts[i] for i, _ in places], [kept for _, kept in places])
@@ -201,8 +201,8 @@ async def _answers(
 def _revision_scores(
     name: str,
     cuts: Sequence[int],
-    answers: Sequence[Answer],
-    originals: Sequence[Answer],
+    answers: Sequence[AnswerFrom],
+    originals: Sequence[AnswerFrom],
     thoughts: Sequence[Thought],
 ) -> RevisionScores:
     tokens, before = sum(a.tokens for a in answers), sum(a.tokens for a in originals)

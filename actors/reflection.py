@@ -1,7 +1,8 @@
-"""Frozen engines of a second model, whose death costs what it would have said and never the run.
+"""Engines of the frozen reflection model: when one dies, the run goes on without its revisions.
 
-A reader that dies is started again by Ray, and loads its model when it is next asked. Until then,
-where that fails, and when it is too slow, who asks gets an EngineError and goes on without.
+Ray starts a dead engine's actor again, and the actor loads the model at its next request. A request
+that meets a dead engine, an engine that fails to load, or one that is too slow raises EngineError,
+and the caller keeps the original thought.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from rlsys.errors import EngineError
 from rlsys.types import Completion, GenerationRequest
 
 DEATHS: Final = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError)
-"""What Ray raises in the place of an answer; any other error is a mistake of ours."""
+"""What Ray raises when an actor or its node died; any other error is a bug and ends the run."""
 RELOAD_PAUSE_S: Final = 30.0
-"""After a model that could not be loaded again; what is asked meanwhile fails at once."""
+"""Seconds between two attempts to load the model; requests in between fail at once."""
 
 
-class ReaderActor(GenerationActor):
-    """A generation actor that loads its engine as often as it has lost it."""
+class ReflectionActor(GenerationActor):
+    """A generation actor that loads its engine again when it has lost it."""
 
     def __init__(self, spec: EngineSpec) -> None:
         super().__init__(spec)
@@ -44,17 +45,18 @@ class ReaderActor(GenerationActor):
         try:
             return await super().generate(requests)
         except EngineError:
-            if self._engine is engine:  # the first of all requests in flight that hears of it
+            # All requests in flight fail together; only the first of them drops the engine.
+            if self._engine is engine:
                 await self._drop()
             raise
 
     async def _drop(self) -> None:
-        """Forget an engine that is of no more use, whether or not it still shuts down."""
+        """Forget a failed engine, whether or not it still shuts down."""
         with suppress(Exception):
             await self.close()
 
     async def _load_again(self) -> None:
-        """Load the engine unless it is there; a failure costs the asking, and not the run."""
+        """Load the engine unless it is there; raises EngineError if that fails."""
         async with self._loading:
             if self._engine is not None:
                 return
@@ -68,48 +70,52 @@ class ReaderActor(GenerationActor):
                 raise EngineError(f"it could not be loaded again ({error})") from error
 
 
-class ReaderPool:
-    """Asks the reader with the least work here, and the others if it is gone."""
+class ReflectionPool:
+    """Asks the engine with the least work of this pool, then the others if that one is dead."""
 
-    def __init__(self, readers: Sequence[Any], *, timeout_s: float) -> None:
-        self._readers = list(readers)
-        self._load = [0] * len(self._readers)
+    def __init__(self, engines: Sequence[Any], *, timeout_s: float) -> None:
+        self._engines = list(engines)
+        self._load = [0] * len(self._engines)
         self._timeout_s = timeout_s
 
     async def start(self) -> None:
         """Load every engine."""
-        await asyncio.gather(*(reader.start.remote() for reader in self._readers))
+        await asyncio.gather(*(engine.start.remote() for engine in self._engines))
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
         """Return the n completions of every request, in request order.
 
         Raises:
-            EngineError: no reader answered in time.
+            EngineError: no engine answered in time.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._first_that_answers(requests)
         except TimeoutError:
-            raise EngineError(f"no reader answered within {self._timeout_s:g} s") from None
+            raise EngineError(
+                f"no reflection engine answered within {self._timeout_s:g} s"
+            ) from None
 
     async def _first_that_answers(
         self, requests: Sequence[GenerationRequest]
     ) -> list[list[Completion]]:
         work = sum(len(r.token_ids) + r.n * r.max_tokens for r in requests)
         error: Exception | None = None
-        for reader in sorted(range(len(self._load)), key=self._load.__getitem__):
-            self._load[reader] += work
+        for engine in sorted(range(len(self._load)), key=self._load.__getitem__):
+            self._load[engine] += work
             try:
-                result: list[list[Completion]] = await self._readers[reader].generate.remote(
+                result: list[list[Completion]] = await self._engines[engine].generate.remote(
                     requests
                 )
                 return result
             except (EngineError, *DEATHS) as failure:
                 error = failure
             finally:
-                self._load[reader] -= work
-        raise EngineError(f"no reader is alive ({' '.join(str(error).split())})") from error
+                self._load[engine] -= work
+        raise EngineError(
+            f"no reflection engine is alive ({' '.join(str(error).split())})"
+        ) from error
 
     async def close(self) -> None:
         """Shut every engine down."""
-        await asyncio.gather(*(reader.close.remote() for reader in self._readers))
+        await asyncio.gather(*(engine.close.remote() for engine in self._engines))

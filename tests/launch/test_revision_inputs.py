@@ -43,21 +43,21 @@ def config(
 
 def reader(path: str = "tiny", layout: str = "compact", **generation: Any) -> dict[str, Any]:
     return {
-        "reader": {"path": path},
+        "model": {"path": path},
         "detector": {"layout": layout},
-        "reader_generation": generation,
+        "generation": generation,
     }
 
 
 def test_a_reader_that_can_be_asked() -> None:
     inputs = check_inputs(config(reader()))
-    assert inputs.reader_length == 1024
+    assert inputs.reflection_length == 1024
     # prompt, thought, end of thought, header (which is one token), answer
     assert inputs.longest_sequence == 32 + 64 + 1 + 1 + 6
 
 
 def test_originals_alone_need_no_reader() -> None:
-    assert check_inputs(config(None)).reader_length is None
+    assert check_inputs(config(None)).reflection_length is None
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_originals_alone_need_no_reader() -> None:
         (
             config(reader("runs/no/such")),
             ModelError,
-            "model folder 'runs/no/such' does not exist; correct environment.revision.reader.path",
+            "model folder 'runs/no/such' does not exist; correct environment.revision.model.path",
         ),
         (
             config(reader(layout="text")),
@@ -79,10 +79,10 @@ def test_originals_alone_need_no_reader() -> None:
             "environment.think_end '</thought>' is 10 tokens of tokenizer",
         ),
         (
-            config({"reader": {"path": "tiny", "max_length": 4096}}),
+            config({"model": {"path": "tiny", "max_length": 4096}}),
             ModelError,
-            "environment.revision.reader.max_length 4096 is beyond the 1024 positions of "
-            "environment.revision.reader.path 'tiny'; lower it",
+            "environment.revision.model.max_length 4096 is beyond the 1024 positions of "
+            "environment.revision.model.path 'tiny'; lower it",
         ),
     ],
 )
@@ -148,7 +148,7 @@ def test_a_part_of_a_card_is_beside_the_engine(
     [
         ({"gpus_per_engine": 0.3}, "what else runs on its card add up to 1.1"),
         ({"gpus_per_engine": 0.1, "engines": 2}, "set no more of them"),
-        ({"gpus_per_engine": 2}, "reader_generation.gpus_per_engine 2 does not match"),
+        ({"gpus_per_engine": 2}, "revision.generation.gpus_per_engine 2 does not match"),
     ],
 )
 def test_shares_that_no_card_has(generation: dict[str, Any], sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""Originals and revisions grown with a scripted generator and detector."""
+"""Originals and revisions rolled out with a scripted generator and detector."""
 
 from __future__ import annotations
 
@@ -8,72 +8,37 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted import (
+    CLOSING,
+    END,
+    EOS,
+    HEADER,
+    OTHER,
+    RIGHT,
+    THINK,
+    WAIT,
+    FixedPrompt,
+    RightIfItSaysSo,
+    ScriptedGenerator,
+    decode,
+)
 
 from rlsys.algorithms.reflection import ChunkedThought, LabelReading, Piece
 from rlsys.environments.anytime import AnytimeEnvironment
-from rlsys.environments.reflection import ReflectionEnvironment, Revising
-from rlsys.environments.report import GroupReport
-from rlsys.environments.report_reflection import report_reflections, report_thoughts
 from rlsys.environments.seeds import derive_seed
-from rlsys.reflection.detector import Detection, Outcome, SampledThought
-from rlsys.tokenization.think import ThinkTokens
-from rlsys.types import (
-    Completion,
-    GenerationRequest,
-    GradingRequest,
-    Group,
-    Kind,
-    Problem,
-    Verdict,
-)
+from rlsys.environments.thoughts import ThoughtSampler
+from rlsys.reflection.detector import Detection, SampledThought
+from rlsys.reflection.environment import Reviser, RevisionEnvironment
+from rlsys.types import Group, GroupReport, Kind, Outcome, Problem
 
-EOS, END, CLOSING, HEADER, RIGHT, OTHER, WAIT = 1, 2, 3, 4, 5, 6, 7
-THINK = ThinkTokens(
-    think_end_id=END,
-    eos_ids=(EOS,),
-    closing_ids=np.array([CLOSING], np.int32),
-    header_ids=np.array([HEADER], np.int32),
-)
-PROMPT = np.array([10, 11, 12], np.int32)
 PROBLEM = Problem(id="p", text="text", answer="gold", difficulty=6.0)
-
-
-def completion(
-    ids: Sequence[int], *, stopped: bool, engine: int = 0, cached: int = 0
-) -> Completion:
-    return Completion(
-        token_ids=np.array(ids, np.int32),
-        logprobs=-np.ones(len(ids), np.float32),
-        stopped=stopped,
-        versions=(3, 4),
-        engine=engine,
-        cached_tokens=cached,
-        cache_block=2,
-    )
-
-
-CLOSED = completion([20, WAIT, 22, 23, WAIT, 25, END], stopped=True, engine=1)
-RUN_OUT = completion([20, 21, 22, 23, 24, 25, 26, 27], stopped=False)
-BROKEN = completion([20, 21, EOS], stopped=True)
-ANSWER = completion([RIGHT, EOS], stopped=True, cached=4)
-WRONG = completion([OTHER, EOS], stopped=True)
-
-
-class Script:
-    """Gives the scripted thoughts, then the answer that the closing before it asks for."""
-
-    def __init__(self, thoughts: list[Completion], original: Completion, revised: Completion):
-        self._thoughts, self._original, self._revised = thoughts, original, revised
-        self.requests: list[GenerationRequest] = []
-
-    async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
-        self.requests.extend(requests)
-        if len(self.requests) == 1:
-            return [self._thoughts]
-        return [[self._answer(r)] * r.n for r in requests]
-
-    def _answer(self, request: GenerationRequest) -> Completion:
-        return self._revised if request.max_tokens == 9 else self._original
+CLOSED = [20, WAIT, 22, 23, WAIT, 25, END]
+RUN_OUT = [20, 21, 22, 23, 24, 25, 26, 27]
+BROKEN = [20, 21, EOS]
+ANSWER = [RIGHT, EOS]
+WRONG = [OTHER, EOS]
+REVISED_TOKENS = 9
+"""Limit of a revised answer, by which the script knows one."""
 
 
 class CutAfter:
@@ -96,52 +61,47 @@ class CutAfter:
         return Detection(chunked, Outcome.READ, LabelReading(np.eye(count)[sure], 1, 2))
 
 
-class RightIfItSaysSo:
-    """RIGHT where the text has the token 5."""
-
-    async def grade(self, requests: Sequence[GradingRequest]) -> list[Verdict]:
-        return [Verdict.RIGHT if "5" in r.response.split() else Verdict.WRONG for r in requests]
-
-
-def decode(ids: Sequence[int]) -> str:
-    return " ".join(map(str, ids))
-
-
-def thinker(script: Script, group_size: int, **changed: Any) -> AnytimeEnvironment:
+def thinker(generator: ScriptedGenerator, group_size: int, **changed: Any) -> AnytimeEnvironment:
     settings: dict[str, Any] = {
+        "sampler": ThoughtSampler(
+            think=THINK,
+            decode=decode,
+            temperature=1.0,
+            generator=generator,
+            grader=RightIfItSaysSo(),
+        ),
+        "renderer": FixedPrompt(),
         "budgets": (8,),
         "answers": 1,
         "answer_tokens": 5,
         "group_size": group_size,
-        "temperature": 1.0,
         "seed": 7,
-        "think": THINK,
-        "decode": decode,
-        "generator": script,
-        "grader": RightIfItSaysSo(),
         "count_reflections": lambda ids: list(ids).count(WAIT),
     }
     return AnytimeEnvironment(**settings | changed)
 
 
-def grow(
-    thoughts: list[Completion],
+def rollout(
+    thoughts: list[list[int]],
     detector: CutAfter | None,
     *,
-    original: Completion = ANSWER,
-    revised: Completion = ANSWER,
-) -> tuple[Group, Script, GroupReport]:
-    script = Script(thoughts, original, revised)
-    originals = thinker(script, len(thoughts))
-    revising = detector and Revising(detector=detector, strength="first", answer_tokens=9)
-    environment = ReflectionEnvironment(originals=originals, revising=revising)
-    group = asyncio.run(environment.run_group(9, PROBLEM, PROMPT))
-    return group, script, report_reflections(group, originals, (), decode)
+    original: Sequence[int] = ANSWER,
+    revised: Sequence[int] = ANSWER,
+) -> tuple[Group, ScriptedGenerator, GroupReport]:
+    script = ScriptedGenerator(
+        thoughts, lambda request: revised if request.max_tokens == REVISED_TOKENS else original
+    )
+    reviser = detector and Reviser(
+        detector=detector, strength="first", answer_tokens=REVISED_TOKENS
+    )
+    environment = RevisionEnvironment(originals=thinker(script, len(thoughts)), reviser=reviser)
+    group = asyncio.run(environment.rollout(9, PROBLEM))
+    return group, script, environment.report(group, ())
 
 
 def test_a_revision_is_a_branch_at_the_cut() -> None:
     detector = CutAfter(0)
-    group, script, _ = grow([CLOSED], detector)
+    group, script, _ = rollout([CLOSED], detector)
     assert [t.token_ids.tolist() for t in detector.seen] == [[20, WAIT, 22, 23, WAIT, 25]]
     assert detector.seen[0].problem == "text"
     _, original, revision = script.requests
@@ -160,12 +120,12 @@ def test_a_revision_is_a_branch_at_the_cut() -> None:
     ]
     assert episode.answer_segments.tolist() == [3, 5]
     assert episode.scores.tolist() == [1, 1]
-    assert [f["reflections"] for f in episode.facts] == [2, 1]
-    assert [f["thought_tokens"] for f in episode.facts] == [6, 2]
+    assert [t.reflections for t in episode.thoughts] == [2, 1]
+    assert [t.tokens for t in episode.thoughts] == [6, 2]
 
 
 def test_a_thought_that_ran_out_is_closed_by_force_in_both_rows() -> None:
-    _, script, _ = grow([RUN_OUT], CutAfter(2))
+    _, script, _ = rollout([RUN_OUT], CutAfter(2))
     assert [r.token_ids[3:].tolist() for r in script.requests[1:]] == [
         [20, 21, 22, 23, 24, 25, 26, 27, CLOSING, END, HEADER],
         [20, 21, 22, 23, 24, 25, CLOSING, END, HEADER],
@@ -173,32 +133,32 @@ def test_a_thought_that_ran_out_is_closed_by_force_in_both_rows() -> None:
 
 
 def test_a_thought_that_ended_the_turn_is_wrong_but_its_beginning_can_be_answered_from() -> None:
-    group, script, _ = grow([BROKEN], CutAfter(0))
+    group, script, _ = rollout([BROKEN], CutAfter(0))
     assert script.requests[-1].token_ids[3:].tolist() == [CLOSING, END, HEADER]  # its only piece
     assert group.episodes[0].scores.tolist() == [0, 1]
 
 
-def test_a_reader_that_fails_leaves_the_originals_and_is_counted() -> None:
-    group, script, report = grow([CLOSED, RUN_OUT, CLOSED], CutAfter(None, 0, None))
+def test_a_reflection_model_that_fails_leaves_the_originals_and_is_counted() -> None:
+    group, script, report = rollout([CLOSED, RUN_OUT, CLOSED], CutAfter(None, 0, None))
     assert [len(e.scores) for e in group.episodes] == [1, 2, 1]
     assert len(script.requests) == 1 + 3 + 1
-    assert report.numbers["reader/failed"].tolist() == [1, 0, 1]
-    assert report.numbers["reader/read"].tolist() == [0, 1, 0]
+    assert report.numbers["reflection_model/failed"].tolist() == [1, 0, 1]
+    assert report.numbers["reflection_model/read"].tolist() == [0, 1, 0]
     assert report.numbers["revision/share"].tolist() == [0, 1, 0]
     assert report.answers == 4
 
 
-def test_with_no_reader_at_all_there_are_originals_only() -> None:
-    group, script, report = grow([CLOSED, RUN_OUT], None)
+def test_without_a_reflection_model_there_are_originals_only() -> None:
+    group, script, report = rollout([CLOSED, RUN_OUT], None)
     assert [len(e.scores) for e in group.episodes] == [1, 1]
     assert len(script.requests) == 3
-    assert not [n for n in report.numbers if n.startswith(("reader", "revision"))]
+    assert not [n for n in report.numbers if n.startswith(("reflection_model", "revision"))]
     assert report.scores_G.tolist() == [1, 1]
 
 
 def test_seeds_depend_on_the_place_of_the_request_alone() -> None:
-    _, first, _ = grow([CLOSED, RUN_OUT], CutAfter(0, 0))
-    _, second, _ = grow([CLOSED, RUN_OUT], CutAfter(None, 0))
+    _, first, _ = rollout([CLOSED, RUN_OUT], CutAfter(0, 0))
+    _, second, _ = rollout([CLOSED, RUN_OUT], CutAfter(None, 0))
     seeds = [r.seed for r in first.requests]
     assert len(set(seeds)) == len(seeds)
     assert {r.seed for r in second.requests} < set(seeds)
@@ -206,7 +166,7 @@ def test_seeds_depend_on_the_place_of_the_request_alone() -> None:
 
 
 def test_the_report_of_a_training_group() -> None:
-    _, _, report = grow([CLOSED, RUN_OUT], CutAfter(0, 2), original=WRONG)
+    _, _, report = rollout([CLOSED, RUN_OUT], CutAfter(0, 2), original=WRONG)
     numbers = {
         name: values.tolist() for name, values in report.numbers.items() if not name.endswith("_s")
     }
@@ -219,13 +179,13 @@ def test_the_report_of_a_training_group() -> None:
         "thought/closed": [1, 0],
         "response/length": [7 + 1 + 2, 8 + 3 + 2],
         "reflections/per_token": [pytest.approx(1 / 3), 0],
-        "reader/read": [1, 1],
-        "reader/empty": [0, 0],
-        "reader/too_long": [0, 0],
-        "reader/unreadable": [0, 0],
-        "reader/failed": [0, 0],
-        "reader/missing_labels": [1, 1],
-        "reader/extra_labels": [2, 2],
+        "reflection_model/read": [1, 1],
+        "reflection_model/empty": [0, 0],
+        "reflection_model/too_long": [0, 0],
+        "reflection_model/unreadable": [0, 0],
+        "reflection_model/failed": [0, 0],
+        "reflection_model/missing_labels": [1, 1],
+        "reflection_model/extra_labels": [2, 2],
         "revision/share": [1, 1],
         "revision/thought/length": [2, 6],
         "revision/kept": [pytest.approx(1 / 3), 0.75],
@@ -244,21 +204,21 @@ def test_the_report_of_a_training_group() -> None:
 
 
 def test_a_right_original_with_a_wrong_revision_lost_something() -> None:
-    _, _, report = grow([CLOSED, RUN_OUT], CutAfter(0, None), revised=WRONG)
+    _, _, report = rollout([CLOSED, RUN_OUT], CutAfter(0, None), revised=WRONG)
     assert report.numbers["truncation_accuracy"].tolist() == [0]
     assert report.numbers["accuracy/revised"].tolist() == [0]
 
 
 def test_the_evaluation_answers_under_budgets_and_cuts_afterwards() -> None:
     """7 tokens of thought, a header and two of an answer are 10: they survive a cut at 12 only."""
-    script = Script([CLOSED, RUN_OUT], ANSWER, ANSWER)
-    environment = thinker(script, 2, budgets=(4, 8, 12), answers=2)
-    group = asyncio.run(environment.run_group(9, PROBLEM, PROMPT))
-    report = report_thoughts(group, environment, (), decode)
+    script = ScriptedGenerator([CLOSED, RUN_OUT], lambda _: ANSWER)
+    environment = thinker(script, 2, budgets=(4, 8, 12), answers=2, evaluates=True)
+    group = asyncio.run(environment.rollout(9, PROBLEM))
+    report = environment.report(group, ())
     numbers = {name: values.tolist() for name, values in report.numbers.items()}
     assert [numbers[f"score/{b}"] for b in (4, 8, 12)] == [[1, 1]] * 3
-    assert numbers["response/length"] == [10, 13]
+    assert numbers["response/length"] == [10, 17]
     assert [numbers[f"cut/{b}"] for b in (4, 8, 12)] == [[0, 0], [0, 0], [1, 0]]
     assert numbers["accuracy/difficulty_6"] == [1, 1]
-    assert numbers["thought/length/difficulty_6"] == [7, 8]
+    assert numbers["thought/length/difficulty_6"] == [7, 12]
     assert numbers["reflections/per_token/difficulty_6"] == [pytest.approx(1 / 3), 0]

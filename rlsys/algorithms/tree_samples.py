@@ -1,0 +1,54 @@
+"""Putting advantages on the tokens of an episode's tree: what all methods share.
+
+Prompt, forced text and observations get no advantage, so they are never trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsys.types import Episode, Floats, Kind, Sample
+
+THOUGHT = 1
+"""Index of the thought in the segments of an episode with one thought."""
+
+
+def whole_episode(episode: Episode, advantage: float) -> Sample:
+    """One advantage on every token that the policy sampled."""
+    advantages = [
+        np.full(len(s.token_ids), advantage, np.float32) if s.kind.sampled else None
+        for s in episode.segments
+    ]
+    return Sample(segments=episode.segments, advantages=tuple(advantages))
+
+
+def answers_only(episode: Episode, answer_N: Iterable[float], answer_weight: float) -> Sample:
+    """One advantage on each of the N answers, `answer_weight` as a factor on their loss."""
+    advantages: list[Floats | None] = [None] * len(episode.segments)
+    for index, advantage in zip(episode.answer_segments, answer_N, strict=True):
+        tokens = len(episode.segments[index].token_ids)
+        advantages[index] = np.full(tokens, advantage, dtype=np.float32)
+    return Sample(
+        segments=episode.segments,
+        advantages=tuple(advantages),
+        weights=tuple(
+            answer_weight if segment.kind is Kind.ANSWER else 1.0 for segment in episode.segments
+        ),
+    )
+
+
+def thought_and_answers(
+    episode: Episode,
+    thought_L: NDArray[np.float64],
+    answer_N: Iterable[float],
+    answer_weight: float,
+) -> Sample:
+    """An advantage on each of the L tokens of the thought, and one on each of the N answers."""
+    sample = answers_only(episode, answer_N, answer_weight)
+    advantages = list(sample.advantages)
+    advantages[THOUGHT] = thought_L.astype(np.float32)
+    return replace(sample, advantages=tuple(advantages))

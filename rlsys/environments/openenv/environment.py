@@ -1,0 +1,62 @@
+"""Training on anybody's OpenEnv environment that shows a text and takes a text."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar, Final, Self, get_args
+
+from rlsys.config import EnvironmentConfig, OpenEnvDialogue
+from rlsys.environments.base import InputContext, Inputs, Role, RolloutContext
+from rlsys.environments.dialogue import DialogueEnvironment
+from rlsys.environments.dialogue_inputs import dialogue_inputs
+from rlsys.environments.openenv.dialects import TextDialect
+from rlsys.environments.openenv.remote import RemoteEnvironment
+
+PROBES: Final = ("What is 3+8-2?", "Say what you see.", "Which is larger, 7 or 12?", "Go on.")
+"""Prompts on which engine and learner are compared: what a server will ask is not known."""
+
+
+class ServedEnvironment(DialogueEnvironment):
+    """Dialogues with a served environment."""
+
+    Config: ClassVar[type[EnvironmentConfig]] = OpenEnvDialogue
+
+    @classmethod
+    def inputs(cls, context: InputContext) -> Inputs:
+        """Check the servers of training and evaluation."""
+        settings = context.config.environment
+        assert isinstance(settings, OpenEnvDialogue)
+        servers = [_server(settings, role) for role in get_args(Role)]
+        asyncio.run(check_servers(servers))
+        return dialogue_inputs(context, PROBES, {}, served_by(context, servers), complete=False)
+
+    @classmethod
+    def create(cls, context: RolloutContext) -> Self:
+        """Play on the server of the role."""
+        settings = context.settings(OpenEnvDialogue)
+        return cls.over(_server(settings, context.role), context, max_turns=settings.max_turns)
+
+
+async def check_servers(servers: list[RemoteEnvironment]) -> None:
+    """Raise ConfigError for the first server that cannot be played on."""
+    for server in servers:
+        await server.check()
+
+
+def served_by(context: InputContext, servers: list[RemoteEnvironment]) -> str:
+    """Where the episodes come from, in words."""
+    urls = dict.fromkeys(server.url for server in servers)
+    episodes = context.config.evaluation.problems
+    return f"episodes from {' and '.join(urls)}, {episodes} in an evaluation"
+
+
+def _server(settings: OpenEnvDialogue, role: Role) -> RemoteEnvironment:
+    """The server that plays the episodes of `role`; nothing is sent yet."""
+    dialect = TextDialect(
+        observation_field=settings.observation_field,
+        action_field=settings.action_field,
+        remaining_field=settings.remaining_field,
+        reset_options=settings.reset_options,
+    )
+    other = settings.evaluation_url if role == "evaluation" else None
+    return RemoteEnvironment(other or settings.url, dialect, **settings.connection.model_dump())

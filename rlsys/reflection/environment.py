@@ -1,0 +1,234 @@
+"""REA-RL's episodes: a thought, its own answer, and a revised answer (arXiv 2505.19862).
+
+The frozen reflection model finds the chunk of a thought that first states the answer, while the
+policy still answers at the thought's own end. Then the policy answers once more from that chunk on.
+The revision is a branch of the thought's tree: it keeps the sampled ids up to the chunk, which the
+engine that sampled them has in its prefix cache, the end of the thought is forced, and only the
+revised answer is new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+from rlsys.algorithms.reflection import Strength
+from rlsys.config import EnvironmentConfig, ReflectionEpisodes, RevisionConfig
+from rlsys.environments.anytime import AnytimeEnvironment, Branch, tokens_after_prompt
+from rlsys.environments.base import (
+    EnvironmentClass,
+    InputContext,
+    Inputs,
+    RolloutContext,
+    problem_inputs,
+)
+from rlsys.environments.thoughts import GradedAnswer
+from rlsys.reflection.detector import (
+    Detection,
+    Detector,
+    ReflectionDetector,
+    SampledThought,
+    check_labels,
+)
+from rlsys.reflection.prompts import layout_named
+from rlsys.reflection.report import report_revisions
+from rlsys.tokenization.decoding import token_texts
+from rlsys.tokenization.model_folder import check_model
+from rlsys.tokenization.prompts import PromptRenderer
+from rlsys.tokenization.tokenizer import eos_ids, load_tokenizer
+from rlsys.types import (
+    Completion,
+    Environment,
+    Episode,
+    Group,
+    GroupReport,
+    Problem,
+    RevisionRecord,
+    RevisionTimes,
+    Sample,
+    Tokens,
+)
+
+REVISION_SPLIT = 1
+"""Branch number of a revision; the original's is 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reviser:
+    """How thoughts are revised."""
+
+    detector: Detector
+    strength: Strength
+    answer_tokens: int
+
+
+class _Revisions(NamedTuple):
+    """The revisions of a group's thoughts."""
+
+    detections: list[Detection]
+    branches: list[Branch]
+    """One for each thought that is revised."""
+    answers: list[list[GradedAnswer]]
+    detected: float
+    """When detection was done, in seconds of the monotonic clock."""
+    ended: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevisionEnvironment(EnvironmentClass):
+    """Rolls out groups of originals and their revisions."""
+
+    Config: ClassVar[type[EnvironmentConfig]] = ReflectionEpisodes
+
+    originals: AnytimeEnvironment
+    """One budget, one answer, and reflections counted."""
+    reviser: Reviser | None
+    """None rolls out originals only."""
+
+    @classmethod
+    def inputs(cls, context: InputContext) -> Inputs:
+        """Load the problems and check that the reflection model can be asked."""
+        settings = context.config.environment
+        assert isinstance(settings, ReflectionEpisodes)
+        answer = max(settings.answer_tokens, settings.revision_tokens)
+        length = None if settings.revision is None else _check_model(settings.revision)
+        inputs = problem_inputs(context, tokens_after_prompt(context, answer_tokens=answer))
+        return replace(inputs, reflection_length=length)
+
+    @classmethod
+    def create(cls, context: RolloutContext) -> Environment[Problem]:
+        """Originals and revisions; an evaluation answers thoughts at its budgets, unrevised."""
+        if not context.training:
+            return AnytimeEnvironment.evaluation(context)
+        settings = context.settings(ReflectionEpisodes)
+        originals = AnytimeEnvironment.thoughts(context, (settings.budget,), 1, counted=True)
+        return cls(originals=originals, reviser=_reviser(context, settings))
+
+    async def rollout(self, index: int, task: Problem) -> Group:
+        """Sample the thoughts, then all own answers and, at the same time, all revisions."""
+        originals, started = self.originals, time.monotonic()
+        prompt = originals.renderer.render(task)
+        thoughts = await originals.sample_thoughts(index, prompt)
+        branches = [b for g, t in enumerate(thoughts) for b in originals.branches(g, t)]
+        answering = originals.sample_answers(index, task, prompt, thoughts, branches)
+        if self.reviser is None:
+            return originals.group(index, task, prompt, thoughts, branches, await answering)
+
+        async def timed() -> tuple[list[list[GradedAnswer]], float]:
+            return await answering, time.monotonic()
+
+        thought_end = time.monotonic()
+        (answers, answered), revised = await asyncio.gather(
+            timed(), self._revise(self.reviser, index, task, prompt, thoughts)
+        )
+        group = originals.group(
+            index, task, prompt, thoughts, branches + revised.branches, answers + revised.answers
+        )
+        ended = max(answered, revised.ended)
+        return replace(
+            group,
+            episodes=_recorded(group.episodes, revised, len(prompt)),
+            times=RevisionTimes(
+                total_s=ended - started,
+                detection_s=revised.detected - thought_end,
+                extra_s=ended - answered,
+            ),
+        )
+
+    def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
+        """Report originals beside revisions."""
+        return report_revisions(group, self.originals.sampler, samples)
+
+    async def _revise(
+        self,
+        reviser: Reviser,
+        index: int,
+        problem: Problem,
+        prompt: Tokens,
+        thoughts: Sequence[Completion],
+    ) -> _Revisions:
+        sampler = self.originals.sampler
+        sampled = [SampledThought(problem.text, sampler.reasoning(t)) for t in thoughts]
+        detections = await reviser.detector.detect(sampled)
+        detected = time.monotonic()
+        forced = sampler.forced(truncated=True)
+        branches = [
+            Branch(number, REVISION_SPLIT, kept, 1, forced, reviser.answer_tokens)
+            for number, detection in enumerate(detections)
+            if (kept := detection.kept_tokens(reviser.strength)) is not None
+        ]
+        answers = await self.originals.sample_answers(index, problem, prompt, thoughts, branches)
+        return _Revisions(detections, branches, answers, detected, time.monotonic())
+
+
+def _check_model(revision: RevisionConfig) -> int:
+    """Return the longest sequence of the reflection model, once it can be asked in its layout."""
+    key = "environment.revision"
+    limit = check_model(
+        revision.model,
+        on_cpu=not revision.generation.gpus_per_engine,
+        key=f"{key}.model",
+        engines=f"{key}.generation",
+    )
+    tokenizer = load_tokenizer(revision.model.path, f"{key}.model.path")
+    layout = layout_named(revision.detector.layout)
+    PromptRenderer(tokenizer, layout.prompt)
+    check_labels(tokenizer, layout)
+    eos_ids(tokenizer)
+    return limit
+
+
+def _reviser(context: RolloutContext, settings: ReflectionEpisodes) -> Reviser | None:
+    revision, model = settings.revision, context.reflection_model
+    if revision is None:
+        return None
+    assert model is not None, "a run with revisions starts the reflection model's engines"
+    detector = ReflectionDetector(
+        model.generator,
+        load_tokenizer(revision.model.path),
+        revision.detector,
+        max_length=model.max_length,
+        policy_texts=lambda ids: token_texts(context.tokenizer, ids.tolist()),
+        until_first=revision.strength == "first",
+    )
+    return Reviser(
+        detector=detector, strength=revision.strength, answer_tokens=settings.revision_tokens
+    )
+
+
+def _recorded(
+    episodes: Sequence[Episode], revised: _Revisions, prompt_tokens: int
+) -> tuple[Episode, ...]:
+    """The episodes with a record of how their thoughts were read and revised."""
+    cached = {
+        branch.episode: _cached_share(answer.completion, prompt_tokens + branch.cut)
+        for branch, (answer,) in zip(revised.branches, revised.answers, strict=True)
+    }
+    return tuple(
+        replace(episode, revision=_record(detection, cached.get(number)))
+        for number, (episode, detection) in enumerate(
+            zip(episodes, revised.detections, strict=True)
+        )
+    )
+
+
+def _record(detection: Detection, cached_share: float | None) -> RevisionRecord:
+    reading = detection.reading
+    return RevisionRecord(
+        outcome=detection.outcome,
+        missing_labels=0 if reading is None else reading.missing,
+        extra_labels=0 if reading is None else reading.extra,
+        cached_share=cached_share,
+    )
+
+
+def _cached_share(answer: Completion, shared: int) -> float:
+    """Share of the `shared` tokens of prompt and kept thought that the engine had in its cache.
+
+    Only whole blocks are counted, because the cache keeps no others; 1 if there is none.
+    """
+    whole = shared // answer.cache_block * answer.cache_block
+    return min(answer.cached_tokens / whole, 1.0) if whole else 1.0

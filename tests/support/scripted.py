@@ -1,0 +1,103 @@
+"""A generator and a grader for tests without an engine. Stop tokens and limits are honoured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain, repeat
+
+import numpy as np
+
+from rlsys.tokenization.think import ThinkTokens
+from rlsys.types import (
+    Completion,
+    GenerationRequest,
+    GradingRequest,
+    Problem,
+    Tokens,
+    Verdict,
+)
+
+EOS, END, CLOSING, HEADER, RIGHT, OTHER, WAIT = 1, 2, 3, 4, 5, 6, 7
+RAMBLING = 99
+"""What the scripted model writes after its script, until a stop token or a limit ends it."""
+THINK = ThinkTokens(
+    think_end_id=END,
+    eos_ids=(EOS,),
+    closing_ids=np.array([CLOSING], np.int32),
+    header_ids=np.array([HEADER], np.int32),
+)
+PROMPT = np.array([10, 11, 12], np.int32)
+
+Answer = Callable[[GenerationRequest], Sequence[int]]
+
+
+def sample(
+    request: GenerationRequest, script: Sequence[int], *, engine: int = 0, cached: int = 0
+) -> Completion:
+    """What an engine samples from a model that writes `script` and then rambles on."""
+    written: list[int] = []
+    for token in chain(script, repeat(RAMBLING)):
+        written.append(token)
+        stopped = token in request.stop_token_ids
+        if stopped or len(written) == request.max_tokens:
+            break
+    return Completion(
+        token_ids=np.array(written, np.int32),
+        logprobs=-np.ones(len(written), np.float32),
+        stopped=stopped,
+        versions=(3, 4),
+        engine=engine,
+        cached_tokens=cached,
+        cache_block=2,
+    )
+
+
+class ScriptedGenerator:
+    """Writes the scripted thoughts for the first request, then one answer to every other one."""
+
+    def __init__(
+        self, thoughts: Sequence[Sequence[int]], answer: Answer, *, engine: int = 1, cached: int = 4
+    ) -> None:
+        self._thoughts = thoughts
+        self._answer = answer
+        self._engine = engine
+        self._cached = cached
+        self.requests: list[GenerationRequest] = []
+        self.thoughts: list[Completion] = []
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
+        first = not self.requests
+        self.requests.extend(requests)
+        if first:
+            (request,) = requests
+            assert request.n == len(self._thoughts)
+            self.thoughts = [sample(request, t, engine=self._engine) for t in self._thoughts]
+            return [self.thoughts]
+        return [
+            [sample(r, self._answer(r), engine=self._engine, cached=self._cached)] * r.n
+            for r in requests
+        ]
+
+
+class RightIfItSaysSo:
+    """RIGHT where the text has the token 5; records what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[GradingRequest] = []
+
+    async def grade(self, requests: Sequence[GradingRequest]) -> list[Verdict]:
+        self.asked.extend(requests)
+        return [
+            Verdict.RIGHT if str(RIGHT) in r.response.split() else Verdict.WRONG for r in requests
+        ]
+
+
+class FixedPrompt:
+    """A renderer whose every prompt is PROMPT."""
+
+    def render(self, problem: Problem) -> Tokens:
+        return PROMPT
+
+
+def decode(ids: Sequence[int]) -> str:
+    return " ".join(map(str, ids))
