@@ -1,13 +1,16 @@
 # make demo     set up, then train the tiny reasoner with BRPO on this machine (no GPU needed)
 # make test     set up, then lint, type-check and test
 # make setup    the environment alone: .venv with the locked CPU stack
+# make docs     the manual as a website in site/, built in an environment of its own: .venv-docs
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_VENV := .venv-docs
+DOCS_READY := $(DOCS_VENV)/.ready
 
-.PHONY: demo test setup lint format clean
+.PHONY: demo test setup lint format docs clean
 
 demo: setup
 	$(BIN)/rlsys train configs/demo.yaml
@@ -34,5 +37,14 @@ $(READY): requirements/cpu.txt requirements/cpu-no-deps.txt pyproject.toml
 	$(BIN)/pip install --quiet --no-deps --editable .
 	touch $(READY)
 
+docs: $(DOCS_READY)
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
+
+$(DOCS_READY): pyproject.toml
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/pip install --quiet "pip>=25.1"
+	$(DOCS_VENV)/bin/pip install --quiet --group docs
+	touch $(DOCS_READY)
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(DOCS_VENV) site .mypy_cache .ruff_cache .pytest_cache

@@ -131,7 +131,7 @@ def chunks(
     least: int = LEAST_TOKENS,
     most: int = MOST_TOKENS,
 ) -> list[list[int]]:
-    """Return the piece numbers of every chunk, [N][pieces of the chunk].
+    """Return the piece numbers of every chunk, one list per chunk.
 
     A piece that ends a sentence ends its chunk as soon as the chunk has `least` tokens. Any other
     piece that would bring a chunk to `most` tokens starts the next one, or is a chunk of its own if
