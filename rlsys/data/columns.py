@@ -66,7 +66,7 @@ def no_column(row: Row, wanted: Mapping[str, str], key: str) -> DataError:
     It lists the columns that there are and proposes `key`.setting=column words where it can.
     """
     missing = {s: column for s, column in wanted.items() if not value_at(row.values, column)[0]}
-    names = list(leaf_columns(row.values))
+    names = list(dict.fromkeys(leaf_columns(row.values)))
     more = f" and {len(names) - _MOST_SHOWN} more" * (len(names) > _MOST_SHOWN)
     words = [
         setting_word(f"{key}.{setting}", guess)

@@ -94,7 +94,7 @@ def arrow_batches(data: Any) -> Iterator[pyarrow.Table]:
 def numbered_rows(
     shown: str, tables: Iterator[pyarrow.RecordBatch | pyarrow.Table]
 ) -> Iterator[Row]:
-    """Yield the rows of tables, numbered from 1 through all of them.
+    """Yield the rows of pyarrow tables or record batches, numbered from 1 through all of them.
 
     Raises DataError for two columns of one name.
     """
