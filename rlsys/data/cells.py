@@ -138,8 +138,16 @@ class Turn(NamedTuple):
     content: Any
 
 
+_CHAT_TEXT: Final = re.compile(r'\s*\[\s*\{\s*"(?:role|content|from|value)"')
+
+
 def turns_of(value: Any) -> list[Turn] | None:
-    """Return the messages of a chat (`role` and `content`, or `from` and `value`), else None."""
+    """Return the messages of a chat (`role` and `content`, or `from` and `value`), else None.
+
+    A chat may be written as JSON text, which is how CSV files hold one.
+    """
+    if isinstance(value, str) and _CHAT_TEXT.match(value):
+        value = _json_list(value)
     if not isinstance(value, list | tuple) or not value:
         return None
     turns = []

@@ -66,7 +66,7 @@ def no_column(row: Row, wanted: Mapping[str, str], key: str) -> DataError:
     It lists the columns that there are and proposes `key`.setting=column words where it can.
     """
     missing = {s: column for s, column in wanted.items() if not value_at(row.values, column)[0]}
-    names = list(dict.fromkeys(leaf_columns(row.values)))
+    names = list(dict.fromkeys(" ".join(n.split()) for n in leaf_columns(row.values)))
     more = f" and {len(names) - _MOST_SHOWN} more" * (len(names) > _MOST_SHOWN)
     words = [
         setting_word(f"{key}.{setting}", guess)
@@ -77,7 +77,7 @@ def no_column(row: Row, wanted: Mapping[str, str], key: str) -> DataError:
     remedy = f"try {' '.join(words)}" if words else f"name the right one with {settings}"
     return DataError(
         f"{row.place}: no column {' and no column '.join(map(repr, missing.values()))} among "
-        f"{', '.join(names[:_MOST_SHOWN])}{more}; {remedy}"
+        f"{', '.join(names[:_MOST_SHOWN]) or 'none at all'}{more}; {remedy}"
     )
 
 

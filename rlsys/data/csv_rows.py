@@ -37,10 +37,7 @@ def csv_rows(
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            raise DataError(
-                f"{place}: not a row of {kind} ({error}); put a cell with quotes or line breaks "
-                'in double quotes and write each quote inside it twice ("")'
-            ) from error
+            raise DataError(_not_a_row(place, kind, error)) from error
         if cells is None:
             return
         if not header:
@@ -48,6 +45,15 @@ def csv_rows(
         elif cells:
             yield Row(place, dict(zip(header, _checked(place, header, cells), strict=True)))
         start = reader.line_num + 1
+
+
+def _not_a_row(place: str, kind: str, error: csv.Error) -> str:
+    if "new-line character" in str(error):
+        return f"{place}: a carriage return without a line feed; save the file with \\n line ends"
+    return (
+        f"{place}: not a row of {kind} ({error}); put a cell with quotes or line breaks in double "
+        'quotes and write each quote inside it twice ("")'
+    )
 
 
 def _delimiter(header: str) -> str:

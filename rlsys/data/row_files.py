@@ -62,6 +62,8 @@ _HEAD: Final = 1024
 
 _ARCHIVES: Final = {
     b"PK\x03\x04": "a zip archive",
+    b"\x1f\x8b": "gzip once more",
+    b"\x80\x04": "a Python pickle",
     b"BZh": "a bzip2 file",
     b"\xfd7zXZ": "an xz file",
     b"\x28\xb5\x2f\xfd": "a zstd file",
@@ -88,8 +90,9 @@ def _guarded(file: DataFile, read: Callable[[], Any], line: int | None = None) -
         return read()
     except (OSError, EOFError, zlib.error) as error:
         place = file.shown if line is None else f"{file.shown}, line {line}"
+        reason = " ".join(str(error).split())
         remedy = "allow it" if isinstance(error, PermissionError) else "fetch the file again"
-        raise DataError(f"{place}: cannot be read ({error}); {remedy}") from error
+        raise DataError(f"{place}: cannot be read ({reason}); {remedy}") from error
 
 
 def _kind_of_content(file: DataFile, head: bytes) -> FileKind:
@@ -105,7 +108,7 @@ def _kind_of_content(file: DataFile, head: bytes) -> FileKind:
         )
     for magic, name in _ARCHIVES.items():
         if head.startswith(magic):
-            raise DataError(f"{file.shown}: {name} and not {file.kind}; unpack it")
+            raise DataError(f"{file.shown}: {name} and not {file.kind}; unpack or convert it")
     if head.startswith(b"PAR1"):
         return "Parquet"
     if head.startswith((b"ARROW1", b"\xff\xff\xff\xff")):

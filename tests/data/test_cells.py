@@ -115,7 +115,7 @@ def test_chats(file: Path) -> None:
     plain = chat(("user", "1+2?"), ("assistant", "so #### 3"))
     parts = chat(("user", [{"type": "text", "text": "1+2?"}]), ("assistant", "3"))
     human = [{"from": "human", "value": "1+2?"}, {"from": "gpt", "value": "3"}]
-    for messages in (plain, parts, human):
+    for messages in (plain, parts, human, json.dumps(plain)):
         assert golds(file, {"messages": messages}, **settings) == ["3"]
         source = FileData(path=(file,), **settings)
         assert load_problems(source)[0].text == "1+2?"

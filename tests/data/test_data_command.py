@@ -32,14 +32,14 @@ def test_columns_are_guessed_and_the_words_read_the_same(tmp_path: Path) -> None
         {"Question": "Is it?", "meta": {"gold": 3}, "final_answer": [None]},
     )
     assert "line 3: column 'final_answer'" in run(path, code=2)
-    shown = run(path, "data.train.limit=2", "data.prompt.template={problem} Think.")
+    shown = run(path, "data.train.limit=2", "data.prompt.template='{problem} Think.'")
     assert f"JSON lines: {path}" in shown
     assert "1+2? [bold] Think." in shown
     assert r"gold: 3  or  \frac{6}{2}" in shown
     assert "golds: 1 several golds, any of them right, 1 word" in shown
     last = shlex.split(shown.splitlines()[-1])
     assert last[:3] == ["rlsys", "train", "CONFIG.yaml"]
-    assert "data.prompt.template={problem} Think." in last
+    assert "data.prompt.template='{problem} Think.'" in last
     source = load_config(None, last[3:], RunConfig).data.train
     assert [problem.answer for problem in load_problems(source)] == ["3\x1f\\frac{6}{2}", "Ann"]
 
@@ -48,7 +48,7 @@ def test_golds_that_nothing_can_work_out_are_named(tmp_path: Path) -> None:
     path = write(
         tmp_path / "a.jsonl",
         {"problem": "1?", "answer": "9^{9^{9}}"},
-        {"problem": "2?", "answer": r"\frac{1}{2}"},
+        {"problem": "2?", "answer": r"\sqrt{2}"},
         {"problem": "3?", "answer": "2"},
     )
     shown = run(path)
