@@ -96,8 +96,8 @@ def _file(filesystem: Any, path: str, shown: str) -> DataFile:
     kind = _kind(path)
     if kind is None:
         raise DataError(
-            f"data file {shown!r} is of no known kind; convert it, or rename it to what it holds, one of "
-            f"{', '.join(SUFFIXES)}, each also with .gz"
+            f"data file {shown!r} is of no known kind; convert it, or rename it to what it holds, "
+            f"one of {', '.join(SUFFIXES)}, each also with .gz"
         )
     return DataFile(filesystem, path, shown, kind)
 
