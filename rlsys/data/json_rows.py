@@ -225,6 +225,9 @@ def _refuse(place: str, what: str, text: str, error: Exception) -> NoReturn:
 def _json_fault(message: str, rest: str, remedy: str) -> tuple[str, str]:
     """Return reason and remedy of what the json module says; `rest` is the text from there on."""
     match message, rest[:1]:
+        case "Invalid control character at", character if character not in "\r\n":
+            reason = f"the control character {character!r} inside a text"
+            return reason, f"write it as {json.dumps(character)[1:-1]}"
         case (("Unterminated string starting at" | "Invalid control character at"), _):
             reason = "a text in quotes does not end on its line"
             return reason, r"write a line break inside a text as \n, or fetch a cut file again"
