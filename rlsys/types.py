@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,13 @@ Decode = Callable[[Sequence[int]], str]
 """From token ids to text; who makes one decides about special tokens."""
 
 NO_PARENT = -1
+
+GOLD_SEPARATOR: Final = "\x1f"
+"""Stands between the texts of `Problem.answer` where several gold answers are acceptable.
+
+Any one of them is right. It is the ASCII unit separator, which loaders refuse inside an answer, so
+an answer without it is exactly one gold. Example: "1/2\x1f0.5" accepts `1/2` and `0.5`.
+"""
 
 
 class Kind(IntEnum):
@@ -63,7 +70,7 @@ class Problem:
     id: str
     text: str
     answer: str
-    """Gold answer as text; compared by rlsys.grading.compare."""
+    """Gold answer as text, several joined by GOLD_SEPARATOR; compared by rlsys.grading.compare."""
     difficulty: float | None = None
     """Larger is harder; None where the source does not say."""
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rlsys.cli import economics, reflection
+from rlsys.cli import data, economics, reflection
 from rlsys.cli.common import STOPPED, ConfigFile, Overrides, sentences, terminal
 from rlsys.errors import UserError
 
@@ -38,6 +38,7 @@ config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(reflection.app, name="reflection")
 app.command("eval economics")(economics.evaluate)
+app.command("data")(data.data)
 
 Supervised = Annotated[bool, typer.Option("--sft", help="The configuration of `rlsys sft`.")]
 

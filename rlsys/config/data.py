@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Literal
+from os import PathLike, fspath
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from rlsys.config.base import NonNegativeInt, Section
 
@@ -31,36 +31,62 @@ class ArithmeticData(Section):
         return self
 
 
-class FileData(Section):
-    """Problems from JSONL (plain or gzip) or Parquet files, one row each."""
+def _one_or_more(value: Any) -> Any:
+    """Let one path stand without brackets, and take `pathlib` paths as text."""
+    if isinstance(value, str | PathLike):
+        return (fspath(value),)
+    if isinstance(value, list | tuple):
+        return tuple(fspath(item) if isinstance(item, PathLike) else item for item in value)
+    return value
 
-    source: Literal["file"] = "file"
-    path: tuple[Path, ...] = Field(min_length=1)
-    """Files, read in this order; .jsonl, .jsonl.gz, .json or .parquet."""
+
+# Text and not pathlib.Path, which would turn `s3://bucket` into `s3:/bucket`.
+Paths = Annotated[tuple[str, ...], BeforeValidator(_one_or_more), Field(min_length=1)]
+
+EarlierTurns = Literal["refuse", "drop"]
+
+
+class RowColumns(Section):
+    """Which columns of a row make a problem, and which rows are read.
+
+    A dot reaches into nested columns: `reward_model.ground_truth`.
+    """
+
     problem_column: str = "problem"
+    """A text, or chat messages: then the last user turn is the problem."""
     answer_column: str = "answer"
+    """A text, a number, a list of them, or chat messages: then the last assistant turn counts."""
     id_column: str | None = None
     """Column with a unique id; None numbers the rows."""
     difficulty_column: str | None = None
+    """Column with a number; larger is harder."""
+    answers: Literal["any", "all"] = "any"
+    """A list of answers: `any` takes each as right by itself, `all` wants them all, in order."""
+    earlier_turns: EarlierTurns = "refuse"
+    """Chat messages before the last user turn, a system turn too: refuse the row or drop them."""
+    skip_unanswered: bool = False
+    """Skip and count rows whose answer is null, NaN or empty; False refuses the first one."""
     offset: NonNegativeInt = 0
     """Rows skipped at the start (a held-out set and a training set from one file)."""
     limit: PositiveInt | None = None
-    """Rows used after the offset; None takes all."""
+    """Rows read after the offset, unanswered ones too; None takes all."""
 
 
-class HubData(Section):
+class FileData(RowColumns):
+    """Problems from files, one row each: JSON, CSV, TSV, Parquet, Arrow, `save_to_disk` folders."""
+
+    source: Literal["file"] = "file"
+    path: Paths
+    """Files, folders, globs or fsspec URLs, read in this order; each file may be gzipped."""
+
+
+class HubData(RowColumns):
     """Problems from a Hugging Face data set, through `datasets.load_dataset`."""
 
     source: Literal["hub"] = "hub"
     name: str
     subset: str | None = None
     split: str = "train"
-    problem_column: str = "problem"
-    answer_column: str = "answer"
-    id_column: str | None = None
-    difficulty_column: str | None = None
-    offset: NonNegativeInt = 0
-    limit: PositiveInt | None = None
 
 
 Source = Annotated[ArithmeticData | FileData | HubData, Field(discriminator="source")]

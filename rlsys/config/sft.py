@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from rlsys.config.base import NonNegativeFloat, NonNegativeInt, Section, Share
-from rlsys.config.data import PromptConfig
+from rlsys.config.data import EarlierTurns, Paths, PromptConfig
 from rlsys.config.learner import LearnerConfig
 from rlsys.config.models import ModelConfig
 
@@ -68,35 +68,47 @@ class SupervisedFile(Section):
     """Supervised rows from files: a prompt (rendered through `prompt`) and a response."""
 
     source: Literal["file"] = "file"
-    path: tuple[Path, ...] = Field(min_length=1)
+    path: Paths
+    """Files, folders, globs or fsspec URLs, read in this order."""
     prompt_column: str = "problem"
+    """A text, or chat messages: then the last user turn is the prompt."""
     response_column: str = "response"
+    """A text, or chat messages: then the last assistant turn is the response."""
+    earlier_turns: EarlierTurns = "refuse"
+    """Chat messages before the last user turn, a system turn too: refuse the row or drop them."""
     prompt: PromptConfig = PromptConfig()
     max_tokens: PositiveInt = 2048
     """Longer rows are dropped and counted."""
 
     @property
-    def columns(self) -> tuple[str, str]:
-        """Columns of a row: prompt, response."""
-        return self.prompt_column, self.response_column
+    def columns(self) -> dict[str, str]:
+        """Setting to column of a row: prompt, response."""
+        return {"prompt_column": self.prompt_column, "response_column": self.response_column}
 
 
 class PreferenceFile(Section):
     """Pairs from files: a prompt, the response to prefer and the one to turn away from."""
 
     source: Literal["preferences"] = "preferences"
-    path: tuple[Path, ...] = Field(min_length=1)
+    path: Paths
+    """Files, folders, globs or fsspec URLs, read in this order."""
     prompt_column: str = "problem"
     chosen_column: str = "chosen"
     rejected_column: str = "rejected"
+    earlier_turns: EarlierTurns = "refuse"
+    """Chat messages before the last user turn, a system turn too: refuse the row or drop them."""
     prompt: PromptConfig = PromptConfig()
     max_tokens: PositiveInt = 2048
     """Pairs of which a prompt with its response is longer are dropped and counted."""
 
     @property
-    def columns(self) -> tuple[str, str, str]:
-        """Columns of a pair: prompt, chosen response, rejected response."""
-        return self.prompt_column, self.chosen_column, self.rejected_column
+    def columns(self) -> dict[str, str]:
+        """Setting to column of a pair: prompt, chosen response, rejected response."""
+        return {
+            "prompt_column": self.prompt_column,
+            "chosen_column": self.chosen_column,
+            "rejected_column": self.rejected_column,
+        }
 
 
 SftData = Annotated[

@@ -5,29 +5,32 @@ Files are read strictly: the first malformed row is refused with its file and li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
-from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsys.config import ArithmeticData, FileData, HubData
+from rlsys.config import ArithmeticData, FileData, HubData, PreferenceFile, SupervisedFile
+from rlsys.data.cells import Row, Speaker, answer_at, is_unanswered, shortened, text_at, value_at
+from rlsys.data.columns import no_column
 from rlsys.data.row_files import iterate_rows
+from rlsys.data.table_rows import arrow_batches, numbered_rows
 from rlsys.errors import DataError
-from rlsys.grading.answers import clean_gold
 from rlsys.types import Problem
 
 TaskT = TypeVar("TaskT")
 
 
-class Row(NamedTuple):
-    """One row of a data set, and where it stands: `svamp.jsonl, line 7`."""
+class ProblemSet(NamedTuple):
+    """The problems of a source, and what was left out of them."""
 
-    place: str
-    values: Mapping[str, Any]
+    problems: list[Problem]
+    unanswered: int = 0
+    """Rows skipped because `skip_unanswered` is set and they have no answer."""
 
 
 def load_problems(source: ArithmeticData | FileData | HubData) -> list[Problem]:
@@ -35,26 +38,59 @@ def load_problems(source: ArithmeticData | FileData | HubData) -> list[Problem]:
 
     Raises DataError, with file and line, for whatever is missing, empty or malformed.
     """
+    return load_problem_set(source).problems
+
+
+def load_problem_set(
+    source: ArithmeticData | FileData | HubData, key: str = "data.*"
+) -> ProblemSet:
+    """Return the problems of a source with the number of rows left out.
+
+    `key` is where the source is set, for the words that a refusal proposes.
+
+    Raises DataError as `load_problems`.
+    """
     match source:
         case ArithmeticData():
             from rlsys.data.arithmetic import arithmetic_problems
 
-            return arithmetic_problems(source)
+            return ProblemSet(arithmetic_problems(source))
         case FileData():
-            return _problems(_file_rows(source.path), source, ", ".join(map(str, source.path)))
+            return _problem_set(source_rows(source), source, ", ".join(source.path), key)
         case HubData():
-            return _problems(_hub_rows(source), source, f"data set {source.name!r}")
+            return _problem_set(source_rows(source), source, f"data set {source.name!r}", key)
 
 
-def read_rows(paths: Sequence[Path], columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the texts of `columns` of every row of the files, in order, as they are written.
+def source_rows(source: FileData | HubData) -> Iterator[Row]:
+    """Yield the rows of a source as they stand, all of them.
 
-    Space around a text stays: a response that follows a prefill may have to begin with it.
+    Raises DataError, with file and line, for whatever is missing or unreadable.
+    """
+    if isinstance(source, HubData):
+        yield from _hub_rows(source)
+    else:
+        for path in source.path:
+            yield from iterate_rows(path)
+
+
+def read_rows(source: SupervisedFile | PreferenceFile) -> Iterator[tuple[str, ...]]:
+    """Yield the texts of the source's columns of every row of its files, in order, as written.
+
+    Of a chat the prompt is the last user turn and a response the last assistant turn. Space around
+    a text stays: a response that follows a prefill may have to begin with it.
 
     Raises DataError, with file and line, for a missing file, a malformed row or an empty text.
     """
-    for row in _file_rows(paths):
-        yield tuple(_whole_text(row, column) for column in columns)
+    for path in source.path:
+        for row in iterate_rows(path):
+            texts = []
+            for setting, column in source.columns.items():
+                found, value = value_at(row.values, column)
+                if not found:
+                    raise no_column(row, source.columns, "data")
+                speaker: Speaker = "user" if setting == "prompt_column" else "assistant"
+                texts.append(text_at(row, column, value, speaker, source.earlier_turns))
+            yield tuple(texts)
 
 
 class TaskStream(Generic[TaskT]):
@@ -86,12 +122,6 @@ class TaskStream(Generic[TaskT]):
         return np.random.default_rng([self._seed, epoch]).permutation(len(self._tasks))
 
 
-def _file_rows(paths: Sequence[Path]) -> Iterator[Row]:
-    for path in paths:
-        for line, values in iterate_rows(path):
-            yield Row(f"{path}, line {line}", values)
-
-
 def _hub_rows(source: HubData) -> Iterator[Row]:
     import datasets
 
@@ -104,40 +134,62 @@ def _hub_rows(source: HubData) -> Iterator[Row]:
             f"{name} has no split {source.split!r} that can be loaded ({reason}); check "
             "data.*.name, subset and split, and the network"
         ) from error
-    for number, values in enumerate(rows, 1):
-        yield Row(f"{name}, split {source.split!r}, row {number}", values)
+    yield from numbered_rows(f"{name}, split {source.split!r}", arrow_batches(rows))
 
 
-def _problems(rows: Iterable[Row], source: FileData | HubData, name: str) -> list[Problem]:
+def _problem_set(
+    rows: Iterable[Row], source: FileData | HubData, name: str, key: str
+) -> ProblemSet:
     stop = None if source.limit is None else source.offset + source.limit
-    problems = [
-        _problem(number, row, source)
-        for number, row in enumerate(islice(rows, source.offset, stop), source.offset)
-    ]
+    problems: list[Problem] = []
+    count = 0
+    for count, row in enumerate(islice(rows, source.offset, stop), 1):
+        problem = _problem(source.offset + count - 1, row, source, key)
+        if problem is not None:
+            problems.append(problem)
     if not problems:
-        raise DataError(
-            f"{name} has no row after the first {source.offset}; lower data.*.offset"
-            if source.offset
-            else f"{name} is empty; name a file or split with at least one row"
-        )
+        raise DataError(_nothing(source, name, count))
     if source.id_column is not None:
         _refuse_repeated_ids(problems, source.id_column, name)
-    return problems
+    return ProblemSet(problems, count - len(problems))
 
 
-def _problem(number: int, row: Row, source: FileData | HubData) -> Problem:
-    answer = _text(row, source.answer_column)
-    gold = clean_gold(answer)
-    if not gold:
+def _nothing(source: FileData | HubData, name: str, count: int) -> str:
+    if count:
+        return (
+            f"none of the {count:,} rows of {name} has an answer in column "
+            f"{source.answer_column!r}; name another data.*.answer_column"
+        )
+    if source.offset:
+        return f"{name} has no row after the first {source.offset}; lower data.*.offset"
+    return f"{name} is empty; name a file or split with at least one row"
+
+
+def _problem(number: int, row: Row, source: FileData | HubData, key: str) -> Problem | None:
+    """Return the problem of a row, or None if it has no answer and such rows are skipped."""
+    has_text, text = value_at(row.values, source.problem_column)
+    has_answer, answer = value_at(row.values, source.answer_column)
+    if not (has_text and has_answer):
+        wanted = {
+            "problem_column": source.problem_column,
+            "answer_column": source.answer_column,
+        }
+        raise no_column(row, wanted, key)
+    if is_unanswered(answer):
+        if source.skip_unanswered:
+            return None
         raise DataError(
-            f"{row.place}: column {source.answer_column!r} {answer!r} holds no answer to compare "
-            "with; remove the row or name another data.*.answer_column"
+            f"{row.place}: column {source.answer_column!r} must hold a text or a number, not "
+            f"{shortened(answer)}; correct the row, or set {key}.skip_unanswered=true to leave "
+            "out rows without an answer"
         )
     return Problem(
-        id=f"row-{number}" if source.id_column is None else _text(row, source.id_column),
-        text=_text(row, source.problem_column),
-        answer=gold,
-        difficulty=None if source.difficulty_column is None else _number(row, source),
+        id=f"row-{number}" if source.id_column is None else _id(row, source.id_column, key),
+        text=text_at(row, source.problem_column, text, "user", source.earlier_turns).strip(),
+        answer=answer_at(row, source.answer_column, answer, source.answers),
+        difficulty=None
+        if source.difficulty_column is None
+        else _difficulty(row, source.difficulty_column, key),
     )
 
 
@@ -152,45 +204,24 @@ def _refuse_repeated_ids(problems: Sequence[Problem], column: str, name: str) ->
         seen.add(problem.id)
 
 
-def _value(row: Row, column: str) -> Any:
-    if column not in row.values:
-        raise DataError(
-            f"{row.place}: no column {column!r} among {', '.join(row.values)}; "
-            "name the right one under data"
-        )
-    return row.values[column]
+def _id(row: Row, column: str, key: str) -> str:
+    found, value = value_at(row.values, column)
+    if not found:
+        raise no_column(row, {"id_column": column}, key)
+    return text_at(row, column, value, "user", "refuse").strip()
 
 
-def _text(row: Row, column: str) -> str:
-    """Return a text, or a number as text, without the space around it."""
-    return _whole_text(row, column).strip()
-
-
-def _whole_text(row: Row, column: str) -> str:
-    """Return a text, or a number as text; refuse what has nothing but space."""
-    value = _value(row, column)
-    if isinstance(value, str) and value.strip():
-        return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    raise DataError(
-        f"{row.place}: column {column!r} must hold a text or a number, not {_shown(value)}; "
-        "correct or remove the row"
-    )
-
-
-def _number(row: Row, source: FileData | HubData) -> float:
-    assert source.difficulty_column is not None
-    value = _value(row, source.difficulty_column)
+def _difficulty(row: Row, column: str, key: str) -> float:
+    found, value = value_at(row.values, column)
+    if not found:
+        raise no_column(row, {"difficulty_column": column}, key)
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
         raise DataError(
-            f"{row.place}: difficulty {_shown(value)} in column {source.difficulty_column!r} must "
+            f"{row.place}: difficulty {shortened(value)} in column {column!r} must "
             "be a number; correct it or leave data.*.difficulty_column out"
-        ) from None
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+        )
+    return number

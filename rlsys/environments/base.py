@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 from rlsys.config import EnvironmentConfig, RunConfig
-from rlsys.data.problems import load_problems
+from rlsys.data.problems import load_problem_set
 from rlsys.environments.report import report_episodes
 from rlsys.errors import DataError, ModelError
 from rlsys.tokenization.prompts import PromptRenderer, filter_prompts
@@ -190,8 +190,9 @@ def problem_inputs(context: InputContext, after_prompt: int) -> Inputs:
     if room < 1:
         raise ModelError(_no_room(context, after_prompt))
     prompt_tokens = min(config.data.prompt.max_tokens, room)
-    problems = load_problems(config.data.train)
-    held_out = load_problems(config.data.evaluation)[: config.evaluation.problems]
+    problems, unanswered = load_problem_set(config.data.train, "data.train")
+    held_out, more = load_problem_set(config.data.evaluation, "data.evaluation")
+    held_out, unanswered = held_out[: config.evaluation.problems], unanswered + more
     try:
         train, dropped = filter_prompts(problems, context.renderer, prompt_tokens)
         evaluation, more = filter_prompts(held_out, context.renderer, prompt_tokens)
@@ -201,6 +202,7 @@ def problem_inputs(context: InputContext, after_prompt: int) -> Inputs:
         raise ModelError(f"{_no_room(context, after_prompt)} ({error})") from None
     dropped += more
     note = f", {dropped:,} dropped because their prompt is too long" * bool(dropped)
+    note += f", {unanswered:,} skipped because they have no answer" * bool(unanswered)
     longest = prompt_tokens + after_prompt
     return Inputs(
         train=train,

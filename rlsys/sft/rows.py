@@ -127,14 +127,12 @@ class FileRows:
     ) -> None:
         self._seed = seed
         renderer = PromptRenderer(tokenizer, data.prompt)
-        rows = [
-            _file_row(renderer, tokenizer, *texts) for texts in read_rows(data.path, data.columns)
-        ]
+        rows = [_file_row(renderer, tokenizer, *texts) for texts in read_rows(data)]
         self._rows = [r for r in rows if _longest_sequence(r) <= data.max_tokens]
         self.dropped = len(rows) - len(self._rows)
         """Rows longer than `max_tokens`."""
         if not self._rows:
-            files = ", ".join(map(str, data.path))
+            files = ", ".join(data.path)
             raise DataError(
                 f"all {self.dropped} rows of {files} are longer than data.max_tokens "
                 f"{data.max_tokens}; raise it"

@@ -41,7 +41,7 @@ class Journal:
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a journal. Raises DataError, with file and line, for one without `id`."""
-    for line, row in iterate_rows(path):
+    for place, row in iterate_rows(path):
         if not isinstance(row.get("id"), str):
-            raise DataError(f"{path}, line {line}: a row without id; remove the file to begin anew")
+            raise DataError(f"{place}: a row without id; remove the file to begin anew")
         yield row
