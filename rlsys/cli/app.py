@@ -14,7 +14,14 @@ import typer
 from typer.core import TyperGroup
 
 from rlsys.cli import economics, reflection
-from rlsys.cli.common import STOPPED, ConfigFile, Overrides, sentences, terminal
+from rlsys.cli.common import (
+    SETTINGS_AS_OPTIONS,
+    STOPPED,
+    ConfigFile,
+    Overrides,
+    sentences,
+    terminal,
+)
 from rlsys.errors import UserError
 
 
@@ -37,7 +44,7 @@ app = typer.Typer(
 config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(reflection.app, name="reflection")
-app.command("eval economics")(economics.evaluate)
+app.command("eval economics", context_settings=SETTINGS_AS_OPTIONS)(economics.evaluate)
 
 Supervised = Annotated[bool, typer.Option("--sft", help="The configuration of `rlsys sft`.")]
 
@@ -47,7 +54,7 @@ def main() -> None:
     app()
 
 
-@app.command()
+@app.command(context_settings=SETTINGS_AS_OPTIONS)
 def train(
     config_file: ConfigFile,
     overrides: Overrides = None,
@@ -85,7 +92,7 @@ def train(
             reporter.final_table()
 
 
-@app.command()
+@app.command(context_settings=SETTINGS_AS_OPTIONS)
 def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
     """Train a model on written-out responses; the result is in run_dir/export."""
     with sentences():
@@ -106,7 +113,7 @@ def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
             supervised.sft(config, reporter)
 
 
-@app.command(name="eval")
+@app.command(name="eval", context_settings=SETTINGS_AS_OPTIONS)
 def evaluate(config_file: ConfigFile, overrides: Overrides = None) -> None:
     """Measure the anytime curve of model.path; the numbers are in run_dir/evaluation."""
     with sentences():
@@ -130,7 +137,7 @@ def evaluate(config_file: ConfigFile, overrides: Overrides = None) -> None:
                 typer.echo(f"rlsys: warning: {warning}", err=True)
 
 
-@app.command("serve-env")
+@app.command("serve-env", context_settings=SETTINGS_AS_OPTIONS)
 def serve_environment(
     overrides: Overrides = None,
     config_file: Annotated[
@@ -181,7 +188,7 @@ def doctor(
     raise typer.Exit(int(failed))
 
 
-@config_app.command("show")
+@config_app.command("show", context_settings=SETTINGS_AS_OPTIONS)
 def show(config_file: ConfigFile, overrides: Overrides = None, sft: Supervised = False) -> None:
     """Print the whole configuration with every default, as YAML."""
     with sentences():

@@ -15,6 +15,13 @@ from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_v
 from rlsys.config.base import NonNegativeInt, Section, check_budgets
 from rlsys.config.economics import ArithmeticCorpus, Corpus, EconomicsConfig
 from rlsys.config.models import EnginesConfig, ModelConfig
+from rlsys.config.published import (
+    BLANK_LINES,
+    CLUSTER_GAP,
+    KEYWORDS,
+    LEAST_TOKENS,
+    MOST_TOKENS,
+)
 
 
 class EnvironmentConfig(Section):
@@ -73,14 +80,9 @@ class CountingConfig(Section):
     mode: Literal["published", "words"] = "words"
     """`words` finds `words` standing alone, `published` the paper's keywords anywhere, as the "but"
     in "distribution"."""
-    words: Annotated[tuple[Word, ...], Field(min_length=1)] = (
-        "wait",
-        "alternatively",
-        "check",
-        "but",
-    )
+    words: Annotated[tuple[Word, ...], Field(min_length=1)] = KEYWORDS
     """What `words` counts; the tiny reasoner reflects with `?`."""
-    gap: NonNegativeInt = 59
+    gap: NonNegativeInt = CLUSTER_GAP
     """Characters that join two of them into one reflection, at most."""
 
 
@@ -153,11 +155,11 @@ class AnytimeConfig(ThoughtSection):
 class ChunkingConfig(Section):
     """How a thought becomes numbered chunks (rlsys.algorithms.reflection.chunk_thought)."""
 
-    separator: str = r"\n{2,}"
+    separator: str = BLANK_LINES
     """Regular expression between pieces; `(?=[;?])` splits the tiny reasoner's thoughts."""
-    least: PositiveInt = 32
+    least: PositiveInt = LEAST_TOKENS
     """Tokens from which the end of a sentence ends a chunk."""
-    most: PositiveInt = 128
+    most: PositiveInt = MOST_TOKENS
     """Tokens that a chunk stays below where it can; 1 makes every piece a chunk."""
 
     @field_validator("separator")

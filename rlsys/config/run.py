@@ -99,7 +99,11 @@ class RunConfig(Section):
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     environment: Environment = AnytimeConfig()
+    """How an episode is rolled out. `type` may also be the import path of a class outside rlsys, as
+    in my_package.my_env:MyEnvironment."""
     algorithm: Algorithm = BrpoConfig()
+    """How scores become advantages. `method` may also be the import path of a class outside rlsys,
+    as in my_package.my_method:MyMethod."""
     loss: LossConfig = LossConfig()
     batch: BatchConfig = BatchConfig()
     learner: LearnerConfig = LearnerConfig()
