@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 
 from rlsys.config import RunConfig
 from rlsys.config.base import Section
@@ -76,7 +77,7 @@ def check_tree(tree: Tree, schema: type[SchemaT]) -> SchemaT:
     """
     _fill_defaults(tree, schema)
     # JSON mode: strict about types, yet lists become tuples and strings become paths.
-    text = json.dumps(as_meant(tree, schema), default=_plain)
+    text = json.dumps(as_meant(tree, schema), default=to_jsonable_python)
     return schema.model_validate_json(text, strict=True)
 
 
@@ -165,7 +166,7 @@ def _fill_defaults(tree: Tree, schema: type[Section], whole: Section | None = No
             else getattr(whole, name)
         )
         if name not in tree:
-            tree[name] = _plain(default) if isinstance(default, Section) else default
+            tree[name] = to_jsonable_python(default) if isinstance(default, Section) else default
         elif isinstance(tree[name], dict) and isinstance(default, Section):
             kind = ""
             if isinstance(field.discriminator, str):
@@ -175,8 +176,3 @@ def _fill_defaults(tree: Tree, schema: type[Section], whole: Section | None = No
             section = variants(field).get(kind) if isinstance(kind, str) else None
             if section is not None:
                 _fill_defaults(tree[name], section, default if type(default) is section else None)
-
-
-def _plain(value: Any) -> Any:
-    """What JSON has no word for: sections, alone or in lists, and paths."""
-    return value.model_dump(mode="json") if isinstance(value, Section) else str(value)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsys.config import LearnerConfig, RunConfig, SftConfig, renaming
+from rlsys.config import AnytimeConfig, LearnerConfig, RunConfig, SftConfig, renaming
 from rlsys.config.loading import load_config, load_recorded
 from rlsys.errors import ConfigError
 from rlsys.training.run_folder import check_resume
@@ -59,7 +59,7 @@ def test_recorded_configurations_are_translated_with_all_that_is_inside() -> Non
         {"row_tokens": 512, "optimizer": {"learning_rate": 1e-3}}
     )
     assert config.batch.problems == 4
-    assert config.anytime.budgets == (16, 32)
+    assert config.environment == AnytimeConfig(budgets=(16, 32))
 
 
 def test_an_older_run_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from typer.testing import CliRunner
 
+from rlsys.cli.app import app
 from rlsys.config import RunConfig
 from rlsys.config.loading import dump_config, load_config
 from rlsys.config.reflection import ReflectionConfig
@@ -221,3 +224,14 @@ def load_tables() -> dict[str, Any]:
 def test_non_finite_numbers_are_refused_in_code_too() -> None:
     with pytest.raises(ValueError, match="finite"):
         RunConfig.model_validate({"learner": {"optimizer": {"learning_rate": float("inf")}}})
+
+
+def test_settings_may_be_typed_as_options_of_a_command() -> None:
+    words = ["--steps", "3", "--batch.problems=4", "+name=x", "--seed", "7"]
+    shown = CliRunner().invoke(app, ["config", "show", "run.yaml", *words])
+    tree = yaml.safe_load(shown.stdout)
+    assert [tree["steps"], tree["batch"]["problems"], tree["name"], tree["seed"]] == [3, 4, "x", 7]
+    dry = CliRunner().invoke(app, ["train", "run.yaml", "--dryrun"])
+    assert (dry.exit_code, "no option of this command" in dry.stderr) == (2, True)
+    sft = CliRunner().invoke(app, ["config", "show", "--sft", "run.yaml", "--rows_per_step", "9"])
+    assert yaml.safe_load(sft.stdout)["rows_per_step"] == 9
