@@ -38,6 +38,8 @@ class Section(BaseModel):
                 return Path(expand_path(str(value)))
             case tuple():
                 return tuple(map(cls._expand_paths, value))
+            case list():
+                return [cls._expand_paths(item) for item in value]
             case _:
                 return value
 

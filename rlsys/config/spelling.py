@@ -47,8 +47,8 @@ def _meant(value: Any, annotation: Any) -> Any:
         return _meant(value, members[0])
     if origin in (Union, UnionType):
         return _meant_of_union(value, members)
-    if origin is tuple:
-        return _meant_list(value, members)
+    if origin is tuple or origin is list:
+        return _meant_list(value, members if origin is tuple else (*members, ...))
     if origin is dict and isinstance(value, dict):
         return {key: _meant(item, members[1]) for key, item in value.items()}
     if isinstance(annotation, type) and issubclass(annotation, Section):

@@ -16,9 +16,14 @@ from rlsys.errors import ConfigError
 
 PACKAGE = {
     "envs.py": """
+        from enum import Enum
         from pathlib import Path
         from pydantic import PositiveInt
         from rlsys.config import AlgorithmConfig, EnvironmentConfig
+
+        class Colour(Enum):
+            RED = "red"
+            BLUE = "blue"
 
         class Maze:
             class Config(EnvironmentConfig):
@@ -27,6 +32,8 @@ PACKAGE = {
                 '''Cells along one side.'''
                 doors: tuple[str, ...] = ("north",)
                 folder: Path = Path("mazes")
+                exits: list[int] = [1]
+                colour: Colour = Colour.RED
 
         class Vote:
             class Config(AlgorithmConfig):
@@ -76,16 +83,21 @@ def refusal(*words: str) -> str:
 
 
 def test_a_kind_from_outside_is_like_the_others() -> None:
-    config = maze("environment.size=9", "environment.doors=east,west", "environment.folder=~/m")
-    assert config.environment.model_dump() == {
+    config = maze(
+        *("environment.size=9", "environment.doors=east,west", "environment.folder=~/m"),
+        "environment.exits=2,3e0",
+    )
+    assert config.environment.model_dump(mode="json") == {
         "type": MAZE,
         "size": 9,
-        "doors": ("east", "west"),
-        "folder": Path.home() / "m",
+        "doors": ["east", "west"],
+        "folder": str(Path.home() / "m"),
+        "exits": [2, 3],
+        "colour": "red",
     }
     assert config.algorithm == GrpoConfig()
     assert config == maze(
-        f"environment={{type: '{MAZE}', size: 9, doors: [east, west], folder: ~/m}}"
+        f"environment={{type: '{MAZE}', size: 9, doors: [east, west], folder: ~/m, exits: [2, 3]}}"
     )
     Path("dumped.yaml").write_text(dump_config(config))
     assert load_config(Path("dumped.yaml")) == config
