@@ -147,12 +147,8 @@ def _episode(
     ]
     if second is not None:
         end = len(first.token_ids)
-        segments.append(
-            Segment(parent=1, cut=end, kind=Kind.OBSERVATION, token_ids=observation)
-        )
-        segments.append(
-            Segment.sampled(second, parent=2, cut=len(observation), kind=Kind.ANSWER)
-        )
+        segments.append(Segment(parent=1, cut=end, kind=Kind.OBSERVATION, token_ids=observation))
+        segments.append(Segment.sampled(second, parent=2, cut=len(observation), kind=Kind.ANSWER))
     score = (verdict is Verdict.RIGHT) * (1.0 if second is None else second_score)
     return Episode(
         segments=tuple(segments),

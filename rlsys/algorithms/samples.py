@@ -11,7 +11,6 @@ its thought, T turns of the longest dialogue.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Protocol
 
 import numpy as np
@@ -23,7 +22,15 @@ from rlsys.algorithms.tree_samples import (
     thought_and_answers,
     whole_episode,
 )
-from rlsys.config import AnytimeConfig, BrpoConfig, GrpoConfig, ReaConfig, RunConfig, TurnGrpoConfig
+from rlsys.config import (
+    AnytimeConfig,
+    BrpoConfig,
+    GrpoConfig,
+    ReaConfig,
+    RunConfig,
+    TurnGrpoConfig,
+    plugins,
+)
 from rlsys.types import Group, Sample
 
 
@@ -40,8 +47,9 @@ def build_samples(group: Group, config: RunConfig) -> tuple[Sample, ...]:
     """Return one sample per episode, in order; none for an empty group."""
     if not group.episodes:
         return ()
-    if ":" in config.algorithm.method:
-        return _algorithm(config.algorithm.method).samples(group, config)
+    outside: type[Algorithm] | None = plugins.algorithm_class(config)
+    if outside is not None:
+        return outside.samples(group, config)
     match config.algorithm:
         case BrpoConfig() as algorithm:
             return brpo_samples(group, algorithm, config)
@@ -103,9 +111,3 @@ def turn_samples(group: Group, algorithm: TurnGrpoConfig) -> tuple[Sample, ...]:
         answers_only(episode, advantages_T[: len(episode.scores)], answer_weight=1.0)
         for episode, advantages_T in zip(group.episodes, advantages_GT, strict=True)
     )
-
-
-def _algorithm(path: str) -> Algorithm:
-    module, _, name = path.partition(":")
-    found: Algorithm = getattr(import_module(module), name)
-    return found

@@ -14,7 +14,14 @@ import typer
 from typer.core import TyperGroup
 
 from rlsys.cli import data, economics, reflection
-from rlsys.cli.common import STOPPED, ConfigFile, Overrides, sentences, terminal
+from rlsys.cli.common import (
+    SETTINGS_AS_OPTIONS,
+    STOPPED,
+    ConfigFile,
+    Overrides,
+    sentences,
+    terminal,
+)
 from rlsys.errors import UserError
 
 
@@ -37,8 +44,8 @@ app = typer.Typer(
 config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(reflection.app, name="reflection")
-app.command("eval economics")(economics.evaluate)
-app.command("data")(data.data)
+app.command("eval economics", context_settings=SETTINGS_AS_OPTIONS)(economics.evaluate)
+app.command("data", context_settings=SETTINGS_AS_OPTIONS)(data.data)
 
 Supervised = Annotated[bool, typer.Option("--sft", help="The configuration of `rlsys sft`.")]
 
@@ -48,7 +55,7 @@ def main() -> None:
     app()
 
 
-@app.command()
+@app.command(context_settings=SETTINGS_AS_OPTIONS)
 def train(
     config_file: ConfigFile,
     overrides: Overrides = None,
@@ -86,7 +93,7 @@ def train(
             reporter.final_table()
 
 
-@app.command()
+@app.command(context_settings=SETTINGS_AS_OPTIONS)
 def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
     """Train a model on written-out responses; the result is in run_dir/export."""
     with sentences():
@@ -107,7 +114,7 @@ def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
             supervised.sft(config, reporter)
 
 
-@app.command(name="eval")
+@app.command(name="eval", context_settings=SETTINGS_AS_OPTIONS)
 def evaluate(config_file: ConfigFile, overrides: Overrides = None) -> None:
     """Measure the anytime curve of model.path; the numbers are in run_dir/evaluation."""
     with sentences():
@@ -131,7 +138,7 @@ def evaluate(config_file: ConfigFile, overrides: Overrides = None) -> None:
                 typer.echo(f"rlsys: warning: {warning}", err=True)
 
 
-@app.command("serve-env")
+@app.command("serve-env", context_settings=SETTINGS_AS_OPTIONS)
 def serve_environment(
     overrides: Overrides = None,
     config_file: Annotated[
@@ -182,7 +189,7 @@ def doctor(
     raise typer.Exit(int(failed))
 
 
-@config_app.command("show")
+@config_app.command("show", context_settings=SETTINGS_AS_OPTIONS)
 def show(config_file: ConfigFile, overrides: Overrides = None, sft: Supervised = False) -> None:
     """Print the whole configuration with every default, as YAML."""
     with sentences():

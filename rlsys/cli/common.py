@@ -23,6 +23,10 @@ Overrides = Annotated[
     typer.Argument(metavar="[key.path=value]...", help="Values that replace the file's."),
 ]
 
+SETTINGS_AS_OPTIONS: Final = {"ignore_unknown_options": True}
+"""Context settings of commands with Overrides: `--steps 10` reaches rlsys.config.words, which reads
+it as `steps=10`."""
+
 
 @contextmanager
 def sentences() -> Iterator[None]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from rlsys.cli.common import ConfigFile, Overrides, sentences, terminal
+from rlsys.cli.common import SETTINGS_AS_OPTIONS, ConfigFile, Overrides, sentences, terminal
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,7 +19,7 @@ app = typer.Typer(
 )
 
 
-@app.command()
+@app.command(context_settings=SETTINGS_AS_OPTIONS)
 def label(config_file: ConfigFile, overrides: Overrides = None) -> None:
     """Sample thoughts of the policy and have their chunks labelled; goes on where it stopped."""
     with sentences():
@@ -29,7 +29,7 @@ def label(config_file: ConfigFile, overrides: Overrides = None) -> None:
         reflection.label(config, typer.echo)
 
 
-@app.command()
+@app.command(context_settings=SETTINGS_AS_OPTIONS)
 def rows(config_file: ConfigFile, overrides: Overrides = None) -> None:
     """Turn labels into rows for `rlsys sft`; they are in run_dir/rows."""
     with sentences():
@@ -39,7 +39,7 @@ def rows(config_file: ConfigFile, overrides: Overrides = None) -> None:
         reflection.rows(config, typer.echo)
 
 
-@app.command(name="eval")
+@app.command(name="eval", context_settings=SETTINGS_AS_OPTIONS)
 def evaluate(config_file: ConfigFile, overrides: Overrides = None) -> None:
     """Measure detection and revision on held-out problems; see run_dir/evaluation."""
     with sentences():

@@ -28,6 +28,12 @@ from rlsys.config.data import (
     PromptConfig,
     Source,
 )
+from rlsys.config.dialogues import (
+    ConnectionConfig,
+    DialogueSection,
+    EconomicsDialogue,
+    OpenEnvDialogue,
+)
 from rlsys.config.economics import (
     ArithmeticCorpus,
     CoefficientSet,
@@ -41,14 +47,9 @@ from rlsys.config.economics import (
 from rlsys.config.environments import (
     AnytimeConfig,
     ChunkingConfig,
-    ConnectionConfig,
     CountingConfig,
     DetectorConfig,
-    DialogueSection,
-    EconomicsDialogue,
-    Environment,
     EnvironmentConfig,
-    OpenEnvDialogue,
     ReflectionEpisodes,
     RevisionConfig,
     ThoughtSection,
@@ -69,6 +70,7 @@ from rlsys.config.models import (
 )
 from rlsys.config.run import (
     CheckpointConfig,
+    Environment,
     EvaluationConfig,
     GradingConfig,
     RolloutConfig,

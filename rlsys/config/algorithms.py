@@ -8,6 +8,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from rlsys.config.base import Fraction, NonNegativeFloat, Section, Share
 from rlsys.config.environments import AnytimeConfig, EnvironmentConfig
+from rlsys.config.published import TOKENS_PER_REFLECTION
 
 
 class AlgorithmConfig(Section):
@@ -28,7 +29,7 @@ class AlgorithmConfig(Section):
 class ReflectionReward(Section):
     """What a thought earns by reflecting often enough."""
 
-    tokens_per_reflection: PositiveFloat = 225.09
+    tokens_per_reflection: PositiveFloat = TOKENS_PER_REFLECTION
     """The rarest that is often enough: a fifth of the starting policy's thoughts reflect more
     rarely. `rlsys reflection rows` tells the number of a policy, as `environment.reflections`
     counts; the default is the published one, of a 7B model and `mode: published`."""
@@ -139,5 +140,5 @@ class LossConfig(Section):
     kl_coefficient: NonNegativeFloat = 0.0
     """k3 estimate of the KL divergence to the frozen starting policy."""
     entropy_coefficient: NonNegativeFloat = 0.0
-    importance_cap: PositiveFloat = 2.0
-    """Truncation of the importance weight between engine and learner (TIS)."""
+    importance_cap: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 2.0
+    """Truncation of the importance weight between engine and learner (TIS); .inf truncates none."""

@@ -9,6 +9,7 @@ The schema is walked beside pydantic's error locations, which name the chosen ki
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any, get_args
@@ -58,29 +59,29 @@ def explain(
     """
     path, owner, items = _locate(schema, error["loc"])
     dotted = ".".join(path) + items
-    place = _place(path, file, overrides)
+    where = place(path, file, overrides)
     context = error.get("ctx", {})
     match error["type"]:
         case "extra_forbidden":
-            return f"unknown key '{dotted}' {place}; {_nearest(schema, owner, path)}"
+            return f"unknown key '{dotted}' {where}; {_nearest(schema, owner, path)}"
         case "missing" if not items:
-            return f"{dotted} is missing {place}; add a line or the word {dotted}=VALUE"
+            return f"{dotted} is missing {where}; add a line or the word {dotted}=VALUE"
         case "missing":
             whole, value = ".".join(path), _shorten(error["input"])
-            return f"{whole} holds {value} {place} but should have more items there"
+            return f"{whole} holds {value} {where} but should have more items there"
         case "value_error":
             reason = str(context["error"])
-            where = "" if not dotted or dotted in reason else f"{dotted}: "
-            return f"{file or 'the command line'}: {where}{reason}"
+            key = "" if not dotted or dotted in reason else f"{dotted}: "
+            source = where.removeprefix("in ").removeprefix("on ") if path else file
+            return f"{source or 'the command line'}: {key}{reason}"
         case "union_tag_invalid":
             tag, expected = context["tag"], context["expected_tags"]
             key = f"{dotted}.{context['discriminator'].strip(chr(39))}"
-            return (
-                f"{key} is {tag!r} {place} but should be one of {expected}{_similar(tag, expected)}"
-            )
+            hint = _similar(tag, expected) or _import_path(key, tag)
+            return f"{key} is {tag!r} {where} but should be one of {expected}{hint}"
         case _:
-            value = _shorten(error["input"])
-            return f"{dotted} is {value} {place} but should {_expectation(error)}"
+            value, hint = _shorten(error["input"]), _kind_for_section(schema, path, error)
+            return f"{dotted} is {value} {where} but should {_expectation(error)}{hint}"
 
 
 def _locate(
@@ -102,7 +103,8 @@ def _locate(
     return tuple(path), owner, items
 
 
-def _place(path: ConfigPath, file: str | None, overrides: Sequence[ConfigPath]) -> str:
+def place(path: ConfigPath, file: str | None, overrides: Sequence[ConfigPath]) -> str:
+    """Where the value at `path` was written; see `explain`."""
     if file is None:
         return "on the command line"
     for override in overrides:
@@ -114,6 +116,9 @@ def _place(path: ConfigPath, file: str | None, overrides: Sequence[ConfigPath]) 
 def _nearest(schema: type[Section], owner: type[Section], path: ConfigPath) -> str:
     """The most similar key beside it, the same key elsewhere, or the keys there are."""
     *parents, key = path
+    if "." in key and field_at(schema, (*parents, *key.split("."))) is not None:
+        outer, inner = key.split(".", 1)
+        return f"in a file write '{outer}:' and, indented on a line below it, '{inner}: VALUE'"
     prefix = "".join(f"{parent}." for parent in parents)
     containing = [name for name in owner.model_fields if key in name]
     if beside := get_close_matches(key, owner.model_fields, n=1) or containing:
@@ -139,7 +144,11 @@ def _all_paths(schema: type[Section], prefix: ConfigPath = ()) -> Iterator[Confi
 
 def _expectation(error: ErrorDetails) -> str:
     """What pydantic wants, in words that fit after "should"."""
-    message = error["msg"].removeprefix("Input should ").replace("valid array", "list")
+    message = error["msg"].removeprefix("Input should ")
+    if error["type"] == "tuple_type":
+        return "be a list, for instance [1, 2]"
+    if error["type"] == "int_type" and re.fullmatch(r"[-+]?0\d+", str(error["input"])):
+        return f"{message}; write {int(error['input'])}"
     if error["type"] == "literal_error":
         expected = str(error.get("ctx", {})["expected"])
         return f"be {expected}{_similar(error['input'], expected)}"
@@ -151,6 +160,24 @@ def _expectation(error: ErrorDetails) -> str:
             return f"have {bounds['min_length']} or more items"
         return f"have {bounds['max_length']} or fewer items"
     return message
+
+
+def _import_path(key: str, tag: str) -> str:
+    """How the class that `tag` seems to mean is written where an import path may stand."""
+    module, dot, name = tag.rpartition(".")
+    if not dot or key not in ("environment.type", "algorithm.method"):
+        return ""
+    return f"; a class outside rlsys is written {module}:{name}"
+
+
+def _kind_for_section(schema: type[Section], path: ConfigPath, error: ErrorDetails) -> str:
+    """What to set in the place of a section, if a kind stands there."""
+    field = field_at(schema, path)
+    if field is None or not isinstance(field.discriminator, str):
+        return ""
+    known = isinstance(error["input"], str) and error["input"] in variants(field)
+    key = f"{'.'.join(path)}.{field.discriminator}"
+    return f"; write {key}={error['input']}" if known else ""
 
 
 def _similar(value: Any, expected: str) -> str:

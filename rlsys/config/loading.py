@@ -5,42 +5,33 @@
 
 Values are taken strictly: `steps: "10"` or `steps: true` is refused, not converted. Every fault
 is one sentence on a line of its own (rlsys.config.explain).
+
+The steps are files: text to values (reading, words), kinds from outside rlsys (plugins), renamed
+keys (renaming), values as they are meant (spelling), and pydantic's check.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-import yaml
 from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 
 from rlsys.config import RunConfig
 from rlsys.config.base import Section
-from rlsys.config.explain import ConfigPath, explain, field_at, variants
+from rlsys.config.explain import ConfigPath, explain, field_at, place, variants
+from rlsys.config.plugins import BASES, extended_schema, kind_key
+from rlsys.config.reading import Tree, dump_yaml, read_tree
+from rlsys.config.renaming import renamed_keys, translate
+from rlsys.config.spelling import as_meant
+from rlsys.config.words import parse_words
 from rlsys.errors import ConfigError
 
-Tree = dict[str, Any]
 SchemaT = TypeVar("SchemaT", bound=Section)
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1 with the numbers of YAML 1.2: `3e-4` is a number, not text."""
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes the texts that _Loader would take for numbers."""
-
-
-for _side in (_Loader, _Dumper):
-    _side.add_implicit_resolver(
-        "tag:yaml.org,2002:float",
-        re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-        list("-+.0123456789"),
-    )
+Settings = Sequence[tuple[ConfigPath, Any]]
 
 
 @overload
@@ -57,18 +48,26 @@ def load_config(
 
     Raises ConfigError with one sentence a line: no file, no YAML, unknown keys, wrong values.
     """
-    tree = {} if path is None else _read(path)
-    words = sorted(map(_parse_override, overrides), key=lambda word: not _is_kind(schema, word[0]))
-    for key_path, value in words:
+    tree = {} if path is None else read_tree(path)
+    file = None if path is None else str(path)
+    settings = parse_words(overrides)
+    if schema is RunConfig:
+        schema = _schema_of(tree, settings, file)
+    for key_path, value in sorted(settings, key=lambda setting: not _is_kind(schema, setting[0])):
         _assign(tree, key_path, value, schema)
-    try:
-        return check_tree(tree, schema)
-    except ValidationError as error:
-        paths = [key_path for key_path, _ in words]
-        details = error.errors(include_url=False)
-        file = None if path is None else str(path)
-        lines = [explain(detail, schema, file, paths) for detail in details]
-        raise ConfigError("\n".join(lines)) from None
+    _refuse_renamed(tree, schema, file, [key_path for key_path, _ in settings])
+    return _checked(tree, schema, file, [key_path for key_path, _ in settings])
+
+
+def load_recorded(path: Path) -> RunConfig:
+    """The configuration that a run left in its folder, also under the keys of older versions.
+
+    Raises ConfigError like load_config.
+    """
+    tree = read_tree(path)
+    schema = _schema_of(tree, (), str(path))
+    translate(tree, schema)
+    return _checked(tree, schema, str(path), ())
 
 
 def check_tree(tree: Tree, schema: type[SchemaT]) -> SchemaT:
@@ -78,56 +77,54 @@ def check_tree(tree: Tree, schema: type[SchemaT]) -> SchemaT:
     """
     _fill_defaults(tree, schema)
     # JSON mode: strict about types, yet lists become tuples and strings become paths.
-    return schema.model_validate_json(json.dumps(tree, default=_plain), strict=True)
-
-
-def parse_value(text: str) -> Any:
-    """The value of a setting that is written as YAML; raises yaml.YAMLError."""
-    return yaml.load(text, _Loader)
+    text = json.dumps(as_meant(tree, schema), default=to_jsonable_python)
+    return schema.model_validate_json(text, strict=True)
 
 
 def dump_config(config: Section) -> str:
     """The whole configuration as YAML, defaults included; load_config gives back an equal one."""
-    return yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False)
+    return dump_yaml(config.model_dump(mode="json"))
 
 
-def _read(path: Path) -> Tree:
+def _checked(
+    tree: Tree, schema: type[SchemaT], file: str | None, overrides: Sequence[ConfigPath]
+) -> SchemaT:
     try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(
-            f"cannot read the configuration {path}: {reason}; give the path of a YAML file"
-        ) from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {_yaml_reason(error)}") from None
-    if tree is None:
-        return {}
-    if not isinstance(tree, dict):
-        raise ConfigError(
-            f"{path} is a {type(tree).__name__} at the top level; it must hold `key: value` lines"
-        )
-    return tree
+        return check_tree(tree, schema)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        lines = [explain(detail, schema, file, overrides) for detail in details]
+        raise ConfigError("\n".join(lines)) from None
 
 
-def _yaml_reason(error: yaml.YAMLError) -> str:
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return f"line {error.problem_mark.line + 1}: {error.problem}"
-    return " ".join(str(error).split())
+def _schema_of(tree: Tree, settings: Settings, file: str | None) -> type[RunConfig]:
+    """RunConfig, extended by the kinds that the file or the command line names by import path."""
+    kinds, places = {}, {}
+    for section in BASES:
+        key = kind_key(section)
+        node = tree.get(section)
+        kind, where = node.get(key) if isinstance(node, dict) else None, place((), file, ())
+        # Like load_config: first the word that sets the kind, then one that sets the whole section.
+        for path, value in sorted(settings, key=lambda setting: -len(setting[0])):
+            if path == (section, key):
+                kind, where = value, place((), None, ())
+            elif path == (section,) and isinstance(value, dict):
+                kind, where = value.get(key), place((), None, ())
+        if isinstance(kind, str) and ":" in kind:
+            kinds[section], places[section] = str(kind), where
+    return extended_schema(kinds, places)
 
 
-def _parse_override(word: str) -> tuple[ConfigPath, Any]:
-    key, equals, text = word.partition("=")
-    path = tuple(key.strip().split("."))
-    if not equals or not all(path):
-        raise ConfigError(f"'{word}' must be key.path=value, for instance batch.problems=16")
-    try:
-        # A shell eats the quotes of key="", so nothing means empty text; `null` says None.
-        return path, parse_value(text) if text else ""
-    except yaml.YAMLError as error:
-        raise ConfigError(
-            f"the value of '{word}' is not valid YAML ({_yaml_reason(error)}); put text in quotes"
-        ) from None
+def _refuse_renamed(
+    tree: Tree, schema: type[Section], file: str | None, overrides: Sequence[ConfigPath]
+) -> None:
+    lines = [
+        f"the key '{'.'.join(old)}' {place(old, file, overrides)} is now called "
+        f"'{'.'.join(new)}'; write it so"
+        for old, new in renamed_keys(tree, schema)
+    ]
+    if lines:
+        raise ConfigError("\n".join(lines))
 
 
 def _is_kind(schema: type[Section], path: ConfigPath) -> bool:
@@ -169,7 +166,7 @@ def _fill_defaults(tree: Tree, schema: type[Section], whole: Section | None = No
             else getattr(whole, name)
         )
         if name not in tree:
-            tree[name] = _plain(default) if isinstance(default, Section) else default
+            tree[name] = to_jsonable_python(default) if isinstance(default, Section) else default
         elif isinstance(tree[name], dict) and isinstance(default, Section):
             kind = ""
             if isinstance(field.discriminator, str):
@@ -179,8 +176,3 @@ def _fill_defaults(tree: Tree, schema: type[Section], whole: Section | None = No
             section = variants(field).get(kind) if isinstance(kind, str) else None
             if section is not None:
                 _fill_defaults(tree[name], section, default if type(default) is section else None)
-
-
-def _plain(value: Any) -> Any:
-    """What JSON has no word for: sections, alone or in lists, and paths."""
-    return value.model_dump(mode="json") if isinstance(value, Section) else str(value)

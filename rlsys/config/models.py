@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt, field_validator
 
-from rlsys.config.base import Fraction, NonNegativeFloat, NonNegativeInt, Section
+from rlsys.config.base import Fraction, NonNegativeFloat, NonNegativeInt, Section, expand_path
 
 
 class ModelConfig(Section):
@@ -18,6 +18,11 @@ class ModelConfig(Section):
     """Precision of the engine's weights and of the learner's forward and backward pass."""
     max_length: PositiveInt | None = None
     """Longest sequence in tokens; None takes the model's own limit."""
+
+    @field_validator("path")
+    @classmethod
+    def _expand_path(cls, value: str) -> str:
+        return expand_path(value)
 
 
 class EnginesConfig(Section):

@@ -6,20 +6,22 @@ cluster to be checked is checked in rlsys.launch.preflight; the rest is checked 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from rlsys.config.algorithms import Algorithm, BrpoConfig, LossConfig
 from rlsys.config.base import NonNegativeInt, Section, check_budgets
 from rlsys.config.data import DataConfig
-from rlsys.config.environments import (
-    AnytimeConfig,
-    Environment,
-    RevisionConfig,
-)
+from rlsys.config.dialogues import EconomicsDialogue, OpenEnvDialogue
+from rlsys.config.environments import AnytimeConfig, ReflectionEpisodes, RevisionConfig
 from rlsys.config.learner import BatchConfig, LearnerConfig
 from rlsys.config.models import GenerationConfig, ModelConfig
+
+Environment = Annotated[
+    AnytimeConfig | ReflectionEpisodes | EconomicsDialogue | OpenEnvDialogue,
+    Field(discriminator="type"),
+]
 
 
 class SyncConfig(Section):
@@ -99,7 +101,11 @@ class RunConfig(Section):
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     environment: Environment = AnytimeConfig()
+    """How an episode is rolled out. `type` may also be the import path of a class outside rlsys, as
+    in my_package.my_env:MyEnvironment."""
     algorithm: Algorithm = BrpoConfig()
+    """How scores become advantages. `method` may also be the import path of a class outside rlsys,
+    as in my_package.my_method:MyMethod."""
     loss: LossConfig = LossConfig()
     batch: BatchConfig = BatchConfig()
     learner: LearnerConfig = LearnerConfig()

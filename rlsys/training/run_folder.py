@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlsys.config import RunConfig
-from rlsys.config.loading import load_config
+from rlsys.config.loading import load_recorded
 from rlsys.errors import ConfigError
 from rlsys.training.checkpoints import complete_steps
 
@@ -47,7 +47,7 @@ def check_resume(config: RunConfig) -> None:
     if not last_checkpoint(config.run_dir):
         return
     path = config.run_dir / CONFIG
-    recorded, asked = load_config(path).model_dump(mode="json"), config.model_dump(mode="json")
+    recorded, asked = load_recorded(path).model_dump(mode="json"), config.model_dump(mode="json")
     for key, before, now in _differences(recorded, asked):
         if _changes_meaning(key):
             raise ConfigError(

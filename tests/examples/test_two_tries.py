@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from scripted import EOS, OTHER, PROMPT, RIGHT, FixedPrompt, RightIfItSaysSo, decode, sample
 
+from rlsys.algorithms.samples import build_samples
 from rlsys.config.loading import load_config
 from rlsys.environments.base import RolloutContext
 from rlsys.environments.registry import environment_class
-from rlsys.algorithms.samples import build_samples
 from rlsys.tokenization.tokenizer import load_tokenizer
 from rlsys.types import Completion, GenerationRequest, Kind, Problem, Verdict
 

@@ -17,12 +17,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-BLANK_LINES: Final = r"\n{2,}"
+from rlsys.config.published import BLANK_LINES, LEAST_TOKENS, MOST_TOKENS
+
 SENTENCE_ENDS: Final = frozenset("!.;?")
-LEAST_TOKENS: Final = 32
-"""From here on the end of a sentence ends a chunk."""
-MOST_TOKENS: Final = 128
-"""A chunk that would reach this ends before the piece that would do it."""
 WINDOW_TOKENS: Final = 1024
 
 

@@ -7,20 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rlsys.config.published import CLUSTER_GAP, KEYWORDS, TOKENS_PER_REFLECTION
 from rlsys.errors import DataError
 
 Array = NDArray[np.float64]
-
-KEYWORDS: Final = ("wait", "alternatively", "check", "but")
-CLUSTER_GAP: Final = 59
-"""Characters between two keywords of one reflection, at most."""
-TOKENS_PER_REFLECTION: Final = 225.09
-"""The published threshold: four fifths of DeepSeek-R1-Distill-Qwen-7B's thoughts reflect more."""
 
 
 def length_reward(lengths: ArrayLike, correct: ArrayLike, kind: str) -> Array:

@@ -9,7 +9,8 @@ import yaml
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from rlsys.config.loading import check_tree, parse_value
+from rlsys.config.loading import check_tree
+from rlsys.config.reading import parse_value
 from rlsys.environments.economics.config import EconomicsConfig, EconomicsServerConfig
 from rlsys.errors import ConfigError
 
