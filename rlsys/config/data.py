@@ -5,9 +5,9 @@ from __future__ import annotations
 from os import PathLike, fspath
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
 
-from rlsys.config.base import NonNegativeInt, Section
+from rlsys.config.base import NonNegativeInt, Section, expand_path
 
 
 class ArithmeticData(Section):
@@ -41,7 +41,11 @@ def _one_or_more(value: Any) -> Any:
 
 
 # Text and not pathlib.Path, which would turn `s3://bucket` into `s3:/bucket`.
-Paths = Annotated[tuple[str, ...], BeforeValidator(_one_or_more), Field(min_length=1)]
+Paths = Annotated[
+    tuple[Annotated[str, AfterValidator(expand_path)], ...],
+    BeforeValidator(_one_or_more),
+    Field(min_length=1),
+]
 
 EarlierTurns = Literal["refuse", "drop"]
 

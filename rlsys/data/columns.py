@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from rlsys.config.loading import parse_value
+from rlsys.config.reading import parse_value
 from rlsys.data.cells import Row, value_at
 from rlsys.errors import DataError
 

@@ -7,6 +7,7 @@ import pytest
 from rlsys.config import AnytimeConfig, LearnerConfig, RunConfig, SftConfig, renaming
 from rlsys.config.explain import field_at
 from rlsys.config.loading import load_config, load_recorded
+from rlsys.config.reflection import ReflectionConfig
 from rlsys.config.renaming import RENAMED as SHIPPED
 from rlsys.errors import ConfigError
 from rlsys.training.run_folder import check_resume
@@ -79,5 +80,6 @@ def test_an_older_run_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_shipped_entries_lead_from_a_key_that_is_gone_to_one_that_is_there() -> None:
     for old, new in SHIPPED.items():
-        found = [field_at(RunConfig, tuple(key.split("."))) for key in (old, new)]
+        schema = RunConfig if "." in old else ReflectionConfig
+        found = [field_at(schema, tuple(key.split("."))) for key in (old, new)]
         assert [field is None for field in found] == [True, False], old

@@ -38,8 +38,8 @@ ACCEPTED: tuple[tuple[list[str], str, object], ...] = (
     (["learner.lora.target_modules=q_proj,v_proj"], "learner.lora.target_modules",
      ("q_proj", "v_proj")),
     ([*FILE, "data.train.path=a.jsonl,b.jsonl"], "data.train.path",
-     (Path("a.jsonl"), Path("b.jsonl"))),
-    ([*FILE, "data.train.path='a,b.jsonl'"], "data.train.path", (Path("a,b.jsonl"),)),
+     ("a.jsonl", "b.jsonl")),
+    ([*FILE, "data.train.path='a,b.jsonl'"], "data.train.path", ("a,b.jsonl",)),
     ([*FILE, "data.train.path=a", "data.train.limit=None"], "data.train.limit", None),
     ([*FILE, "data.train.path=a", "data.train.limit=none"], "data.train.limit", None),
     ([*FILE, "data.train.path=a", "data.train.limit=null"], "data.train.limit", None),
@@ -66,7 +66,7 @@ ACCEPTED: tuple[tuple[list[str], str, object], ...] = (
     (["model.path=${SCRATCH}/model"], "model.path", "/scratch/model"),
     (["model.path=~/model"], "model.path", "/home/me/model"),
     ([*FILE, "data.train.path=~/a,${SCRATCH}/b"], "data.train.path",
-     (Path("/home/me/a"), Path("/scratch/b"))),
+     ("/home/me/a", "/scratch/b")),
 )  # fmt: skip
 REFUSED: tuple[tuple[list[str], tuple[str, ...]], ...] = (
     # Words, and what the one sentence says.

@@ -1,4 +1,4 @@
-"""The example environment and method with a scripted engine: the tree, the scores, what is trained."""
+"""The example environment and method with a scripted engine: trees, scores, what is trained."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripted import EOS, OTHER, PROMPT, RIGHT, FixedPrompt, RightIfItSaysSo, decode, sample
+from scripted import OTHER, PROMPT, RIGHT, FixedPrompt, RightIfItSaysSo, decode, sample
 
 from rlsys.algorithms.samples import build_samples
 from rlsys.config.loading import load_config
 from rlsys.environments.base import RolloutContext
 from rlsys.environments.registry import environment_class
-from rlsys.tokenization.tokenizer import load_tokenizer
+from rlsys.tokenization.tokenizer import eos_ids, load_tokenizer
 from rlsys.types import Completion, GenerationRequest, Kind, Problem, Verdict
 
 ROOT = Path(__file__).parents[2]
 YAML = ROOT / "examples" / "two_tries" / "two_tries.yaml"
+TOKENIZER = load_tokenizer("tiny")
+EOS = eos_ids(TOKENIZER)[0]
 PAGE = ROOT / "docs" / "own-environment.md"
 
 
@@ -52,7 +54,7 @@ def rollout() -> tuple[Any, Any, Wavering]:
     context = RolloutContext(
         config=config,
         role="training",
-        tokenizer=load_tokenizer("tiny"),
+        tokenizer=TOKENIZER,
         decode=decode,
         renderer=FixedPrompt(),  # type: ignore[arg-type]
         generator=engine,
@@ -73,7 +75,7 @@ def test_a_wrong_reply_gets_an_observation_and_a_second_try() -> None:
     ]
     assert [e.scores.tolist() for e in group.episodes] == [[1.0], [0.5], [0.5]]
     assert {int(v) for e in group.episodes for v in e.verdicts} == {Verdict.RIGHT}
-    first, *seconds = engine.requests
+    seconds = engine.requests[1:]
     observation = group.episodes[1].segments[2].token_ids
     assert seconds[0].token_ids.tolist() == [*PROMPT, OTHER, EOS, *observation]
     assert [request.engine for request in seconds] == [2, 2]
