@@ -1,8 +1,9 @@
-"""The generation actor: one vLLM engine, token ids in, token ids and log-probs and versions out.
+"""The generation actor: one vLLM engine, from token ids to token ids with log-probs and versions.
 
-An update goes begin_update -> receive -> finish_update -> verify. The gate is closed from the first
-to the last: no new request enters, and no result leaves before the canary has passed, so an engine
-with wrong weights never serves. Requests in flight are kept and go on after the update.
+A weight update is begin_update -> receive_... for every bucket -> finish_update -> verify. From the
+first call to the end of the last one the actor does not serve: new requests wait, and results of
+requests in flight are held back. An engine that received wrong weights therefore never returns a
+token that they produced. Requests in flight are kept and go on under the new weights.
 """
 
 from __future__ import annotations
@@ -10,15 +11,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 import numpy as np
 
+from actors.weight_receiver import WeightReceiver
 from rlsys.errors import EngineError, SyncError
 from rlsys.types import Candidates, Completion, Floats, GenerationRequest, Tokens
+from rlsys.weights import Bucket
+
+if TYPE_CHECKING:
+    from vllm import CompletionOutput, RequestOutput, SamplingParams
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+P = ParamSpec("P")
 
 INITIAL_VERSION = 0
 
@@ -44,25 +54,13 @@ class EngineSpec:
     seed: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Canary:
-    """Fixed sequences and what the learner says of them; see rlsys.training.weight_sync."""
-
-    sequences: tuple[Tokens, ...]
-    logprobs: tuple[Floats, ...]
-    """Per sequence [len - 1]: log-prob of token i + 1 given the tokens before it, temperature 1."""
-    tolerance: float
-    """Largest mean absolute gap in nats."""
-
-
 @dataclass(slots=True, kw_only=True)
 class EngineCounts:
-    """Tokens since the start; rates and shares are differences of two of these."""
+    """Prompt tokens since the start."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    """Prompt tokens found in the prefix cache."""
-    sampled_tokens: int = 0
+    """Those that were found in the prefix cache."""
 
 
 class GenerationActor:
@@ -75,16 +73,16 @@ class GenerationActor:
         self._ids = itertools.count()
         self._counts = EngineCounts()
         self._cache_block = 1
-        self._engine: Any = None
+        self._engine: AsyncLLM | None = None
 
     async def start(self) -> str:
-        """Load the engine and return vLLM's version. Serves the folder's weights as version 0."""
+        """Load the engine and return vLLM's version; the weights of the folder are version 0."""
         from vllm import __version__
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._engine = AsyncLLM.from_engine_args(_engine_args(self._spec))
         self._cache_block = int(self._engine.vllm_config.cache_config.block_size)
-        await self.call_workers("rlsys_die_with_parent")
+        await self._call_workers(WeightReceiver.rlsys_die_with_parent)
         self._serving.set()
         return str(__version__)
 
@@ -97,6 +95,7 @@ class GenerationActor:
         from vllm.sampling_params import RequestOutputKind
 
         await self._serving.wait()
+        # An update may come while the request runs; both ends of its span travel with the tokens.
         first = self._version
         params = SamplingParams(
             n=request.n,
@@ -111,10 +110,11 @@ class GenerationActor:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         output = await self._finish(request.token_ids, params, first)
+        # A request can end between finish_update and verify. Its last tokens then come from weights
+        # that are not checked yet, so the result waits for the canary, for ever if that fails.
         await self._serving.wait()
         self._counts.prompt_tokens += len(request.token_ids)
         self._counts.cached_tokens += output.num_cached_tokens or 0
-        self._counts.sampled_tokens += sum(len(s.token_ids) for s in output.outputs)
         versions, cached = (first, self._version), output.num_cached_tokens or 0
         return [
             self._completion(sample, request.top_logprobs, versions, cached)
@@ -122,9 +122,10 @@ class GenerationActor:
         ]
 
     def _completion(
-        self, sample: Any, top: int, versions: tuple[int, int], cached_tokens: int
+        self, sample: CompletionOutput, top: int, versions: tuple[int, int], cached_tokens: int
     ) -> Completion:
-        # At every position vLLM tells of the sampled token first, then of the `top` likeliest.
+        # At every position vLLM lists the sampled token first, then the `top` most likely ones,
+        # which contain the sampled token again if it is among them.
         logprobs = np.asarray(sample.logprobs.logprobs, np.float32).reshape(-1, 1 + top)
         candidates = None
         if top:
@@ -141,48 +142,79 @@ class GenerationActor:
             cache_block=self._cache_block,
         )
 
-    async def _finish(self, token_ids: Tokens, params: Any, version: int) -> Any:
-        """Run one request to its end. The salt keeps a prefix cached under other weights unseen."""
+    async def _finish(
+        self, token_ids: Tokens, params: SamplingParams, version: int
+    ) -> RequestOutput:
+        """Run one request to its end."""
+        # The salt is part of every cache key. A request in flight goes on to fill the cache after
+        # an update, with blocks that begin under the old weights; new requests must not find them.
         prompt = {"prompt_token_ids": token_ids.tolist(), "cache_salt": f"version-{version}"}
         request_id = str(next(self._ids))
-        with self._alive():
-            async for output in self._engine.generate(prompt, params, request_id=request_id):
+        with self._named_death() as engine:
+            async for output in engine.generate(prompt, params, request_id=request_id):
                 if output.finished:
                     return output
         raise EngineError(f"engine {self._spec.index} ended request {request_id} unfinished")
 
-    async def call_workers(self, method: str, *args: Any) -> list[Any]:
-        """Call a WeightReceiver method in every worker of the engine."""
-        with self._alive():
-            return list(await self._engine.collective_rpc(method, args=args))
+    async def join_nccl(self, host: str, port: int, first_rank: int, world_size: int) -> None:
+        """Bring the engine's workers into the learner's group, from rank `first_rank` on."""
+        await self._call_workers(WeightReceiver.rlsys_join_nccl, host, port, first_rank, world_size)
 
     async def begin_update(self) -> None:
-        """Close the gate, freeze requests in flight, drop every cached prefix."""
+        """Stop serving, freeze requests in flight, drop every cached prefix, open the reload."""
+        # Before the first await: a request that arrives from here on belongs to the new weights.
         self._serving.clear()
-        with self._alive():
-            await self._engine.pause_generation(mode="keep", clear_cache=True)
-        await self.call_workers("rlsys_begin")
+        with self._named_death() as engine:
+            # `keep` freezes requests where they are. To abort them would cost the tokens they have,
+            # and to wait for them would let the longest one hold up every engine.
+            await engine.pause_generation(mode="keep", clear_cache=True)
+        await self._call_workers(WeightReceiver.rlsys_begin)
+
+    async def receive_file(self, path: str) -> None:
+        """Load one bucket from a safetensors file."""
+        await self._call_workers(WeightReceiver.rlsys_receive_file, path)
+
+    async def receive_ipc(self, handle: bytes, bucket: Bucket) -> None:
+        """Load one bucket from a buffer on the engine's card."""
+        await self._call_workers(WeightReceiver.rlsys_receive_ipc, handle, bucket)
+
+    async def receive_nccl(self, bucket: Bucket) -> None:
+        """Load one bucket from the learner's broadcast."""
+        await self._call_workers(WeightReceiver.rlsys_receive_nccl, bucket)
 
     async def finish_update(self, version: int) -> None:
-        """Make the received weights live as `version` and let frozen requests go on."""
-        await self.call_workers("rlsys_finish")
-        with self._alive():
-            await self._engine.resume_generation()
+        """Make the received weights live as `version` and let frozen requests go on.
+
+        New requests still wait: only `verify` opens the actor for them.
+        """
+        await self._call_workers(WeightReceiver.rlsys_finish)
+        with self._named_death() as engine:
+            # Already here, because `verify` runs its sequences on this engine.
+            await engine.resume_generation()
         self._version = version
 
-    async def verify(self, canary: Canary) -> float:
-        """Compare with the learner and open the gate; return the mean absolute gap in nats.
+    async def verify(
+        self, sequences: Sequence[Tokens], logprobs: Sequence[Floats], tolerance: float
+    ) -> float:
+        """Compare with the learner and serve again; return the mean absolute gap in nats.
 
-        Raises SyncError, with the gate still closed, if the gap exceeds the tolerance.
+        Args:
+            sequences: fixed prompts, the canary of rlsys.training.weight_sync.
+            logprobs: per sequence [len - 1], the learner's log-prob of token i + 1 given the tokens
+                before it, at temperature 1.
+            tolerance: largest mean absolute gap in nats.
+
+        Raises:
+            SyncError: the gap exceeds the tolerance; the actor does not serve any more.
         """
-        ours = await asyncio.gather(*(self._score(s) for s in canary.sequences))
-        gaps = [np.abs(a - b) for a, b in zip(ours, canary.logprobs, strict=True)]
+        ours = await asyncio.gather(*(self._score(s) for s in sequences))
+        gaps = [np.abs(a - b) for a, b in zip(ours, logprobs, strict=True)]
         gap = float(np.concatenate(gaps).mean())
-        if not gap <= canary.tolerance:
+        if not gap <= tolerance:  # in this form, because a NaN must fail too
             raise SyncError(
                 f"engine {self._spec.index} differs from the learner by {gap:.2e} nats on the "
                 f"canary prompts at version {self._version}, more than sync.canary_tolerance "
-                f"{canary.tolerance:.0e}; its weights arrived wrong and it does not serve"
+                f"{tolerance:.0e}; its weights arrived wrong and it does not serve"
             )
         self._serving.set()
         return gap
@@ -193,12 +225,12 @@ class GenerationActor:
 
         params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
         output = await self._finish(sequence, params, self._version)
-        rows = output.prompt_logprobs[1:]
+        rows = output.prompt_logprobs[1:]  # nothing comes before the first token, so it has none
         ids = sequence[1:].tolist()
         return np.asarray([row[i].logprob for i, row in zip(ids, rows, strict=True)], np.float32)
 
     async def counts(self) -> EngineCounts:
-        """Tokens handled so far."""
+        """Prompt tokens handled so far."""
         return self._counts
 
     async def close(self) -> None:
@@ -207,13 +239,23 @@ class GenerationActor:
         if engine is not None:
             engine.shutdown()
 
+    async def _call_workers(
+        self,
+        method: Callable[Concatenate[WeightReceiver, P], None],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """Call a WeightReceiver method in every worker; vLLM takes it by its name."""
+        with self._named_death() as engine:
+            await engine.collective_rpc(method.__name__, args=args, kwargs=kwargs)
+
     @contextmanager
-    def _alive(self) -> Iterator[None]:
-        """Turn the death of the engine's own process into an error that names the engine."""
+    def _named_death(self) -> Iterator[AsyncLLM]:
+        """Lend the engine; turn the death of its own process into an error that names it."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
-            yield
+            yield self._engine
         except EngineDeadError as error:
             raise EngineError(
                 f"engine {self._spec.index} died; set RLSYS_ACTOR_LOGS=1 to see why, and give the "
@@ -221,7 +263,7 @@ class GenerationActor:
             ) from error
 
 
-def _engine_args(spec: EngineSpec) -> Any:
+def _engine_args(spec: EngineSpec) -> AsyncEngineArgs:
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     return AsyncEngineArgs(
@@ -234,18 +276,20 @@ def _engine_args(spec: EngineSpec) -> Any:
         gpu_memory_utilization=spec.gpu_memory_utilization,
         kv_cache_memory_bytes=spec.kv_cache_bytes,
         enforce_eager=spec.enforce_eager,
-        # CPU attention takes multiples of 32 and caches whole blocks; its default of 128 would
-        # never hit for short thoughts. CUDA kernels choose their own.
+        # CPU attention takes multiples of 32, and only whole blocks are cached: with the default of
+        # 128 the prefix of a short thought would never be found. CUDA kernels choose their own.
         block_size=None if spec.on_gpu else 32,
         enable_prefix_caching=True,
-        # On CPU a prompt prefilled in parts breaks requests that have a seed (vLLM rewinds their
-        # generator, which only CUDA's can).
+        # vLLM rewinds the random generator of a seeded request whose prompt is prefilled in parts.
+        # Only a CUDA generator can be rewound, so on CPU such a request would fail.
         enable_chunked_prefill=None if spec.on_gpu else False,
         max_num_batched_tokens=None if spec.on_gpu else max(CPU_BATCH_TOKENS, spec.max_length),
-        # Divided by the temperature, so that the learner's log-probs are comparable.
+        # After the division by the temperature: the learner divides its logits by it too, so the
+        # two log-probs of a token are of the same distribution.
         logprobs_mode="processed_logprobs",
         worker_extension_cls="actors.weight_receiver.WeightReceiver",
         disable_log_stats=True,
+        # Ignore the sampling defaults in the model folder; a request states all its settings.
         generation_config="vllm",
     )
 

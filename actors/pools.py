@@ -1,34 +1,41 @@
-"""Typed pools over Ray actors: the only place besides launch where `.remote` appears here.
+"""Pools of Ray actors: all engines as one Generator and WeightSink, all graders as one Grader.
 
-A pool is a small picklable object of handles; every environment actor holds its own copy and keeps
-its own view of the load.
+A pool is a small picklable object of handles. Every environment actor holds its own copy, and each
+copy counts only the load that went through it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-from ray.exceptions import RayActorError
-
-from actors.generation import Canary, EngineCounts
-from rlsys.errors import EngineError
+from actors.generation import EngineCounts
+from actors.handles import EngineHandle
 from rlsys.grading.compare import CachedGrader
-from rlsys.types import Completion, GenerationRequest, GradingRequest, Verdict
+from rlsys.types import Completion, Floats, GenerationRequest, GradingRequest, Tokens, Verdict
+from rlsys.weights import Bucket, BucketFile, CardBuffer, SentPart
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
 
 
 class GenerationPool:
-    """Routes requests to engines: to the named one, else to the one with the least work here."""
+    """Routes requests to engines, and brings new weights to all of them (the WeightSink of a run).
 
-    def __init__(self, engines: Sequence[Any]) -> None:
-        self._engines = list(engines)
+    A request that names an engine goes there; any other goes to the engine with the least work.
+    """
+
+    def __init__(self, engines: Sequence[ActorHandle]) -> None:
+        """`engines` are Ray handles of GenerationActors, in the order of EngineSpec.index."""
+        self._engines = [EngineHandle(index, actor) for index, actor in enumerate(engines)]
         self._load = [0] * len(self._engines)
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
         """Return the n completions of every request, in request order.
 
-        Requests for one engine travel in one call: Ray's cost per call is that of many tokens.
+        Requests for one engine travel in one call, because a Ray call costs as much time as many
+        tokens.
         """
         routes = [self._route(r) for r in requests]
         batches = {
@@ -44,10 +51,13 @@ class GenerationPool:
                 strict=True,
             )
         )
+        # A batch keeps the order of the requests, so the next result of its engine is the right
+        # one.
         queues = {engine: iter(result) for engine, result in results.items()}
         return [next(queues[engine]) for engine in routes]
 
     def _route(self, request: GenerationRequest) -> int:
+        """Choose the engine and count the request's load at once, before the next one is routed."""
         engine = request.engine
         if engine is None:
             engine = min(range(len(self._load)), key=self._load.__getitem__)
@@ -56,86 +66,84 @@ class GenerationPool:
 
     async def _call(self, engine: int, batch: list[GenerationRequest]) -> list[list[Completion]]:
         try:
-            result: list[list[Completion]] = await self._ask(engine, "generate", batch)
+            return await self._engines[engine].generate(batch)
         finally:
             self._load[engine] -= sum(r.n * r.max_tokens for r in batch)
-        return result
 
     async def start(self) -> str:
         """Load every engine; return vLLM's version."""
-        versions: list[str] = await self._all("start")
+        versions = await asyncio.gather(*(engine.start() for engine in self._engines))
         return versions[0]
 
-    async def begin_update(self) -> None:
-        """Close every engine's gate and open the reload."""
-        await self._all("begin_update")
-
-    async def call_workers(self, method: str, *args: Any) -> None:
-        """Call a WeightReceiver method in every worker of every engine."""
-        await self._all("call_workers", method, *args)
-
-    async def call_each(self, calls: Sequence[tuple[Any, ...]]) -> None:
-        """Make call i, a WeightReceiver method and its arguments, in the workers of engine i."""
-        await asyncio.gather(*(self._ask(i, "call_workers", *call) for i, call in enumerate(calls)))
-
     async def join_nccl(self, host: str, port: int, workers_per_engine: int) -> None:
-        """Give every worker its rank in the learner's group: 1, 2, … in engine order."""
+        """Give every worker its rank in the group whose rank 0 is the learner's first rank.
+
+        Example: with 2 workers per engine, those of engine 0 get ranks 1 and 2, those of engine 1
+        ranks 3 and 4.
+        """
         world_size = 1 + workers_per_engine * len(self._engines)
         await asyncio.gather(
             *(
-                self._ask(
-                    i,
-                    "call_workers",
-                    "rlsys_join_nccl",
-                    host,
-                    port,
-                    1 + i * workers_per_engine,
-                    world_size,
-                )
-                for i in range(len(self._engines))
+                engine.join_nccl(host, port, 1 + index * workers_per_engine, world_size)
+                for index, engine in enumerate(self._engines)
             )
         )
 
+    async def begin_update(self) -> None:
+        """Stop every engine from serving and prepare it for new weights."""
+        await asyncio.gather(*(engine.begin_update() for engine in self._engines))
+
+    async def receive(self, bucket: Bucket, sent: Sequence[SentPart]) -> None:
+        """Load one bucket into every engine.
+
+        Args:
+            bucket: names, dtypes and shapes of its tensors.
+            sent: what every learner rank returned when it sent the bucket; empty in a collective
+                sync, where the bucket comes by broadcast.
+        """
+        match sent[0] if sent else None:
+            case BucketFile(path=path):
+                await asyncio.gather(*(engine.receive_file(path) for engine in self._engines))
+            case CardBuffer():
+                # Rank i shares its card with engine i, which alone can open the rank's buffer.
+                handles = [part.handle for part in sent if isinstance(part, CardBuffer)]
+                pairs = zip(self._engines, handles, strict=True)
+                await asyncio.gather(*(engine.receive_ipc(h, bucket) for engine, h in pairs))
+            case None:
+                await asyncio.gather(*(engine.receive_nccl(bucket) for engine in self._engines))
+
     async def finish_update(self, version: int) -> None:
         """Make the received weights live as `version`."""
-        await self._all("finish_update", version)
+        await asyncio.gather(*(engine.finish_update(version) for engine in self._engines))
 
-    async def verify(self, canary: Canary) -> float:
-        """Canary on every engine; return the largest mean gap in nats. Raises SyncError."""
-        return float(max(await self._all("verify", canary)))
+    async def verify(
+        self, sequences: Sequence[Tokens], logprobs: Sequence[Floats], tolerance: float
+    ) -> float:
+        """Compare every engine with the learner; see GenerationActor.verify.
+
+        Returns the largest mean gap in nats. Raises SyncError if an engine's exceeds `tolerance`.
+        """
+        gaps = (engine.verify(sequences, logprobs, tolerance) for engine in self._engines)
+        return max(await asyncio.gather(*gaps))
 
     async def counts(self) -> EngineCounts:
-        """Tokens handled so far by all engines."""
-        every: list[EngineCounts] = await self._all("counts")
+        """Prompt tokens handled so far by all engines."""
+        counts = await asyncio.gather(*(engine.counts() for engine in self._engines))
         return EngineCounts(
-            prompt_tokens=sum(c.prompt_tokens for c in every),
-            cached_tokens=sum(c.cached_tokens for c in every),
-            sampled_tokens=sum(c.sampled_tokens for c in every),
+            prompt_tokens=sum(c.prompt_tokens for c in counts),
+            cached_tokens=sum(c.cached_tokens for c in counts),
         )
 
     async def close(self) -> None:
         """Shut every engine down."""
-        await self._all("close")
-
-    async def _all(self, method: str, *args: Any) -> list[Any]:
-        calls = (self._ask(engine, method, *args) for engine in range(len(self._engines)))
-        return list(await asyncio.gather(*calls))
-
-    async def _ask(self, engine: int, method: str, *args: Any) -> Any:
-        """Call one engine's actor. Raises EngineError if its process is gone."""
-        try:
-            return await getattr(self._engines[engine], method).remote(*args)
-        except RayActorError as error:
-            raise EngineError(
-                f"the process of engine {engine} died; give the same command again to go on from "
-                f"the last checkpoint ({' '.join(str(error).split())})"
-            ) from error
+        await asyncio.gather(*(engine.close() for engine in self._engines))
 
 
 class GradingPool:
-    """Spreads hard comparisons over grading actors; easy ones never leave the caller."""
+    """Spreads hard comparisons over grading actors; easy ones are settled in the caller."""
 
-    def __init__(self, graders: Sequence[Any], *, max_characters: int) -> None:
+    def __init__(self, graders: Sequence[ActorHandle], *, max_characters: int) -> None:
+        """`graders` are Ray handles of GradingActors; longer answers than the limit are INVALID."""
         self._graders = list(graders)
         self._turn = 0
         self._cached = CachedGrader(self._grade_hard, max_characters=max_characters)
@@ -145,7 +153,7 @@ class GradingPool:
         return await self._cached.grade(requests)
 
     async def _grade_hard(self, requests: list[GradingRequest]) -> list[Verdict]:
-        """One call a comparison, so that a slow text delays no other grader's work."""
+        """Send one comparison per call, so that a slow text delays no other grader's work."""
         first, self._turn = self._turn, self._turn + len(requests)
         calls = [
             self._graders[(first + i) % len(self._graders)].grade.remote([request])

@@ -1,33 +1,45 @@
 """The receiving end of weight sync: methods mixed into every vLLM worker.
 
-vLLM packs linear weights on load (CPU) and keeps them in place for CUDA graphs (GPU), so weights
-are never written directly: they go through vLLM's own layerwise reload, in checkpoint names.
+Weights are never written into a model's tensors directly. On a CPU vLLM repacks linear weights when
+it loads them, and on a GPU captured CUDA graphs hold the addresses of the tensors. So every update
+goes through vLLM's own layerwise reload, which takes the names of the checkpoint and knows both.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import pickle
 import signal
 import sys
 from collections.abc import Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rlsys.weights import Bucket
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+    from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal a process gets when its parent dies."""
 
-TensorSpec = tuple[str, str, tuple[int, ...]]
-"""Checkpoint name, torch dtype name, shape."""
-
 
 class WeightReceiver:
-    """worker_extension_cls; `self` is the worker, hence the rlsys_ prefix on every name."""
+    """vLLM's `worker_extension_cls`.
 
-    device: Any
+    vLLM makes it a base class of its worker, so `self` is the worker, and the prefix rlsys_ keeps
+    every name apart from the worker's own.
+    """
+
+    device: torch.device
     rank: int
-    vllm_config: Any
-    model_runner: Any
-    _rlsys_group: Any
+    vllm_config: VllmConfig
+    model_runner: GPUModelRunner
+    _rlsys_group: PyNcclCommunicator
 
     def rlsys_die_with_parent(self) -> None:
         """Let the kernel kill this process when the one that started it dies, however it dies.
@@ -50,35 +62,40 @@ class WeightReceiver:
 
         self._rlsys_load(iter(load_file(path).items()))
 
-    def rlsys_receive_ipc(self, handle: bytes, specs: list[TensorSpec]) -> None:
+    def rlsys_receive_ipc(self, handle: bytes, bucket: Bucket) -> None:
         """Load one bucket from a flat CUDA buffer that another process on this card exported."""
         import torch
 
         rebuild, arguments = pickle.loads(handle)
         flat = rebuild(*arguments)
-        self._rlsys_load(_split(flat, specs))
-        torch.cuda.synchronize()  # the sender reuses its buffer once this call has returned
+        self._rlsys_load(_split(flat, bucket))
+        # So far the copies only wait in a queue of the card. The sender may drop its buffer once
+        # this call has returned, so they must have happened by then.
+        torch.cuda.synchronize()
 
     def rlsys_join_nccl(self, host: str, port: int, first_rank: int, world_size: int) -> None:
         """Join the NCCL group whose rank 0 is the learner's first rank."""
         from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
         from vllm.distributed.utils import StatelessProcessGroup
 
+        # Not a group of torch.distributed: that allows one default group per process, and vLLM's
+        # own parallelism has it.
         group = StatelessProcessGroup.create(
             host=host, port=port, rank=first_rank + self.rank, world_size=world_size
         )
         self._rlsys_group = PyNcclCommunicator(group, device=self.device)
 
-    def rlsys_receive_nccl(self, specs: list[TensorSpec]) -> None:
+    def rlsys_receive_nccl(self, bucket: Bucket) -> None:
         """Load one bucket from the learner's broadcast."""
         import torch
 
-        sizes = [_numel(shape) for _, _, shape in specs]
-        dtype = getattr(torch, specs[0][1])
+        sizes = [math.prod(shape) for _, _, shape in bucket]
+        # Every tensor of a sync has the run's dtype, so one flat buffer takes a whole bucket.
+        dtype = getattr(torch, bucket[0][1])
         flat = torch.empty(sum(sizes), dtype=dtype, device=self.device)
         self._rlsys_group.broadcast(flat, src=0, stream=torch.cuda.current_stream())
-        self._rlsys_load(_split(flat, specs))
-        torch.cuda.synchronize()
+        self._rlsys_load(_split(flat, bucket))
+        torch.cuda.synchronize()  # so that a copy that fails ends this call, and not a later one
 
     def rlsys_finish(self) -> None:
         """Close the reload; the new weights are live."""
@@ -89,48 +106,46 @@ class WeightReceiver:
             finalize_layerwise_reload(model, self.model_runner.model_config)
             _repack_tied_head(model)
 
-    def _rlsys_load(self, tensors: Iterator[tuple[str, Any]]) -> None:
+    def _rlsys_load(self, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
         with self._rlsys_context():
             self.model_runner.get_model().load_weights(tensors)
 
-    def _rlsys_context(self) -> Any:
-        from contextlib import ExitStack
-
+    @contextmanager
+    def _rlsys_context(self) -> Iterator[None]:
+        """What vLLM sets while it loads a model and code of its layers expects."""
         import torch
         from vllm.config import set_current_vllm_config
 
-        stack = ExitStack()
-        stack.enter_context(set_current_vllm_config(self.vllm_config))
-        stack.enter_context(torch.device(self.device))
-        stack.enter_context(torch.no_grad())
-        return stack
+        with (
+            set_current_vllm_config(self.vllm_config),
+            torch.device(self.device),
+            torch.no_grad(),
+        ):
+            yield
 
 
-def _numel(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
-def _split(flat: Any, specs: list[TensorSpec]) -> Iterator[tuple[str, Any]]:
+def _split(flat: torch.Tensor, bucket: Bucket) -> Iterator[tuple[str, torch.Tensor]]:
     """Cut a flat buffer back into named tensors (views)."""
     start = 0
-    for name, _, shape in specs:
-        end = start + _numel(shape)
+    for name, _, shape in bucket:
+        end = start + math.prod(shape)
         yield name, flat[start:end].view(shape)
         start = end
 
 
-def _repack_tied_head(model: Any) -> None:
-    """CPU only: a tied head keeps a packed copy of its own that the reload leaves stale.
+def _repack_tied_head(model: torch.nn.Module) -> None:
+    """Pack a tied output head again, which only a CPU needs.
 
-    Without this the logits are silently wrong after every sync. A no-op on GPUs.
+    There the head keeps a packed copy of the embedding that the reload leaves as it was. Without
+    this the logits would be wrong after every sync, without any error. On a GPU no layer has such a
+    copy, and nothing happens.
     """
     for layer in model.modules():
         weight = getattr(layer, "weight", None)
         if not hasattr(layer, "cpu_linear") or weight is None:
             continue
+        # A packed layer gives its own weight up and keeps an empty one; only the tied head still
+        # has a matrix here.
         if weight.ndim == 2 and weight.numel():
             from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 

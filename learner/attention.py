@@ -1,7 +1,7 @@
 """Tree attention inside unmodified transformers models: one mask, two kernels.
 
 Rows come in depth-first order (learner.packing), so query q sees key k if and only if
-k <= q < exits[k]. transformers hands a four-dimensional mask on to the kernel as it is: on the CPU
+k <= q < exits[k]. transformers passes a four-dimensional mask to the kernel unchanged: on the CPU
 that is a dense boolean mask for SDPA, on CUDA a BlockMask for FlexAttention, which skips the blocks
 in which nothing is visible.
 
@@ -10,12 +10,15 @@ Letters of shapes: R rows, T tokens of a row, B blocks of BLOCK tokens.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
 BLOCK = 128
-"""FlexAttention's block: rows on CUDA are padded to a multiple of it."""
+"""Tokens of a block of FlexAttention; rows on CUDA are padded to a multiple of it."""
 
 
 def attention_implementation(device_type: str) -> str:
@@ -23,7 +26,7 @@ def attention_implementation(device_type: str) -> str:
     return "flex_attention" if device_type == "cuda" else "sdpa"
 
 
-def tree_mask(exits_RT: torch.Tensor) -> Any:
+def tree_mask(exits_RT: torch.Tensor) -> torch.Tensor | BlockMask:
     """Return the mask of packed rows, for the device that `exits_RT` lies on.
 
     Args:
@@ -44,27 +47,33 @@ def dense_mask(exits_RT: torch.Tensor) -> torch.Tensor:
     return (causal_TT & inside_RTT)[:, None]
 
 
-def block_mask(exits_RT: torch.Tensor) -> Any:
-    """Return FlexAttention's BlockMask without ever looking at T * T pairs.
+def block_mask(exits_RT: torch.Tensor) -> BlockMask:
+    """Return FlexAttention's BlockMask; at no time do T * T pairs exist.
 
-    Depth-first order lets whole blocks be judged by their exits: below the diagonal a key block is
-    visible in part if its largest exit reaches into the query block, and in full if its smallest
-    exit reaches past it.
+    Depth-first order allows a decision per block from its exits alone. Below the diagonal a key
+    block is visible in part if its largest exit lies behind the query block's first token, and in
+    full if its smallest exit lies behind the query block's last token.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
     rows, tokens = exits_RT.shape
     exits_RBK = exits_RT.view(rows, tokens // BLOCK, BLOCK)
+    # Letter K: tokens of a block.
     index_B = torch.arange(tokens // BLOCK, device=exits_RT.device)
     below_BB = index_B[:, None] > index_B
     diagonal_BB = index_B[:, None] == index_B
-    begin_B1 = (index_B * BLOCK)[:, None]
+    begin_B1 = (index_B * BLOCK)[:, None]  # first token of the query block
+    # Below the diagonal every key comes before every query, so only q < exits[k] is left to check.
     some_RBB = below_BB & (exits_RBK.amax(-1)[:, None, :] > begin_B1)
     full_RBB = below_BB & (exits_RBK.amin(-1)[:, None, :] >= begin_B1 + BLOCK)
 
-    def visible(b: Any, _head: Any, q: Any, k: Any) -> Any:
+    def visible(
+        b: torch.Tensor, _head: torch.Tensor, q: torch.Tensor, k: torch.Tensor
+    ) -> torch.Tensor:
         return (k <= q) & (q < exits_RT[b, k])
 
+    # The kernel asks `visible` for every pair of a block in the first list and for none of the
+    # second. The diagonal is always in the first, because there k <= q has to be checked too.
     return BlockMask.from_kv_blocks(
         *_ordered(diagonal_BB | (some_RBB & ~full_RBB)),
         *_ordered(full_RBB),
@@ -76,6 +85,7 @@ def block_mask(exits_RT: torch.Tensor) -> Any:
 
 def _ordered(chosen_RBB: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Per query block: number of chosen key blocks [R, 1, B], blocks chosen first [R, 1, B, B]."""
+    # The kernel reads the first `number` entries of a list that has room for every block.
     chosen_R1BB = chosen_RBB[:, None].to(torch.int32)
     order_R1BB = chosen_R1BB.argsort(dim=-1, descending=True, stable=True)
     return chosen_R1BB.sum(-1, dtype=torch.int32), order_R1BB.to(torch.int32)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +38,7 @@ class MicroBatch:
     num_tokens: int
     """Slots that hold a token of a tree."""
     trees_RT: torch.Tensor
-    """Number of the token's tree within the micro-batch; negative for padding."""
+    """Number of the token's tree within the micro-batch; NO_TREE on padding."""
     num_trees: int
     old_logprobs_RT: torch.Tensor | None = None
     """Log-probs at the start of the training step, once they are fixed."""
@@ -72,10 +71,12 @@ def sequence_batches(
     sequences: Sequence[Tokens], *, micro_batch_rows: int, row_tokens: int, device: torch.device
 ) -> Iterator[MicroBatch]:
     """Yield plain sequences, one per row and in order, with every token selected."""
+    # One sequence per row, so that row and token index are those of the caller's sequences.
     rows = [[_chain(sequence)] for sequence in sequences]
     width = max(row_tokens, *(len(sequence) for sequence in sequences))
     for part in _divide(rows, micro_batch_rows):
         batch = _to_device(packed := _pack(part, width, device), device)
+        # `trained` selects nothing here: these tokens are scored and not learned from.
         batch.select_RT = torch.from_numpy(packed.trees >= 0).to(device)
         yield batch
 
@@ -83,7 +84,11 @@ def sequence_batches(
 def _trees(
     step: OptimizerStep, groups: Sequence[Sequence[Sample]], loss: LossConfig
 ) -> list[list[PackedTree]]:
-    """Flatten the samples of every row; weights take in the normaliser."""
+    """Flatten the samples of every row, with the normaliser of the loss inside the weights.
+
+    A loss is then a plain sum over tokens, and its value does not depend on how the rows are split
+    into micro-batches and ranks.
+    """
 
     def tree(sample: Sample) -> PackedTree:
         flat = flatten(sample)
@@ -109,6 +114,7 @@ def _divide(
     rows: Sequence[list[PackedTree]], micro_batch_rows: int
 ) -> Iterator[Sequence[list[PackedTree]]]:
     """Yield the fewest parts of at most `micro_batch_rows` rows, of nearly equal size."""
+    # All ranks have the same number of rows, so this gives them the same number of passes too.
     parts = -(-len(rows) // micro_batch_rows)
     for part in range(parts):
         yield rows[part * len(rows) // parts : (part + 1) * len(rows) // parts]
@@ -118,16 +124,18 @@ def _pack(
     rows: Sequence[Sequence[PackedTree]], row_tokens: int, device: torch.device
 ) -> PackedRows:
     """Pack rows; on the CPU only as wide as the fullest one, on a GPU at the one compiled width."""
+    # Another width costs a GPU a compilation of FlexAttention, and the CPU nothing.
     if device.type == "cuda":
         return pack_rows(rows, row_tokens, multiple_of=BLOCK)
     fullest = max(sum(len(tree.token_ids) for tree in row) for row in rows)
-    return pack_rows(rows, max(fullest, 1))
+    return pack_rows(rows, max(fullest, 1))  # a rank may have nothing but empty rows
 
 
 def _to_device(packed: PackedRows, device: torch.device) -> MicroBatch:
-    def tensor(array_RT: NDArray[Any]) -> torch.Tensor:
+    def tensor(array_RT: NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(array_RT).to(device)
 
+    # A loss over pairs sums by tree, so the numbers must be unique over the rows of a micro-batch.
     counts_R = packed.trees.max(axis=1) + 1  # padding has NO_TREE, -1
     before_R1 = (np.cumsum(counts_R) - counts_R)[:, None]
     trees_RT = np.where(packed.trees == NO_TREE, NO_TREE, packed.trees + before_R1)

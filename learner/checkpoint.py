@@ -1,6 +1,6 @@
-"""What a learner leaves on disk: DeepSpeed checkpoints to go on from, Hugging Face folders to use.
+"""The learner's files: DeepSpeed checkpoints to continue from, Hugging Face folders to use.
 
-Every function here is called by all ranks; with ZeRO-3 each of them holds a part of every weight.
+Every public function here is called by all ranks; with ZeRO-3 each holds a part of every weight.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import torch
@@ -17,6 +17,13 @@ from learner.lora import save_adapter
 from learner.spec import LearnerSpec
 from learner.weights import checkpoint_weights, gathered, is_adapter
 from rlsys.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+    from transformers import PreTrainedModel
+
+TAG = "ranks"
+"""DeepSpeed's name for the only state inside a checkpoint folder."""
 
 TOKENIZER_FILES = (
     "tokenizer*",
@@ -29,55 +36,71 @@ TOKENIZER_FILES = (
 """Copied as they are: a tokenizer saved again is not always the one that was loaded."""
 
 
-def save_checkpoint(engine: Any, folder: Path, tag: str, state: dict[str, Any]) -> None:
-    """Write trained weights, optimizer, random states and `state` to `folder/tag`.
+class RandomState(TypedDict, total=False):
+    """Generators of one rank; `cuda` only where there is a card."""
+
+    torch: torch.Tensor
+    numpy: Any
+    cuda: torch.Tensor
+
+
+def save_checkpoint(engine: DeepSpeedEngine, folder: Path, state: dict[str, int]) -> None:
+    """Write trained weights, optimizer, random states and `state` to `folder`.
 
     Frozen weights are left out: they are those of the starting policy.
     """
-    random_states: list[Any] = [None] * torch.distributed.get_world_size()
+    # At the stages 0 to 2 DeepSpeed writes the client state of rank 0 only, so that has to hold the
+    # generators of all ranks.
+    random_states: list[RandomState | None] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(random_states, _random_state())
     engine.save_checkpoint(
         str(folder),
-        tag=tag,
+        tag=TAG,
         client_state={"rlsys": state, "random_states": random_states},
-        save_latest=False,
+        save_latest=False,  # which checkpoint is the newest is known from its folder's name
         exclude_frozen_parameters=True,
     )
 
 
-def load_checkpoint(engine: Any, folder: Path, tag: str, spec: LearnerSpec) -> dict[str, Any]:
+def load_checkpoint(engine: DeepSpeedEngine, folder: Path, spec: LearnerSpec) -> dict[str, int]:
     """Restore what save_checkpoint wrote and return its `state`.
 
     Raises:
         CheckpointError: there is none, or it was written with other ranks, another ZeRO stage or
             other adapters.
     """
-    place = folder / tag
-    if not place.is_dir():
-        raise CheckpointError(f"there is no learner checkpoint at {place}; check the run directory")
+    if not (folder / TAG).is_dir():
+        raise CheckpointError(
+            f"there is no learner checkpoint at {folder}; check the run directory"
+        )
     try:
-        _, client_state = engine.load_checkpoint(str(folder), tag=tag, custom_load_fn=_load_trained)
+        _, client_state = engine.load_checkpoint(str(folder), tag=TAG, custom_load_fn=_load_trained)
         random_states = client_state["random_states"]
+        # Stage 0 splits nothing, so DeepSpeed would load its files with any number of ranks. A rank
+        # without a random state of its own could not continue exactly.
         if len(random_states) != spec.config.ranks:
             raise ValueError(f"it was written by {len(random_states)} ranks")
-    except Exception as error:  # DeepSpeed raises whatever it stumbles over first
+    except Exception as error:  # DeepSpeed has no error of its own for a state that does not fit
         raise CheckpointError(
-            f"the learner checkpoint at {place} does not fit learner.ranks {spec.config.ranks}, "
+            f"the learner checkpoint at {folder} does not fit learner.ranks {spec.config.ranks}, "
             f"learner.zero_stage {spec.config.zero_stage} and learner.lora {_words(spec)} "
             f"({' '.join(str(error).split())}); resume with the settings that wrote it"
         ) from error
     _restore_random_state(random_states[spec.rank])
-    state: dict[str, Any] = client_state["rlsys"]
+    state: dict[str, int] = client_state["rlsys"]
     return state
 
 
-def export_model(model: Any, folder: Path, spec: LearnerSpec, *, partitioned: bool) -> None:
+def export_model(
+    model: PreTrainedModel, folder: Path, spec: LearnerSpec, *, partitioned: bool
+) -> None:
     """Write `model` and the tokenizer of the starting policy to `folder`, which appears complete.
 
     One weight at a time is whole on all ranks; rank 0 collects them in host memory and writes. An
     existing folder is replaced. Adapters are merged, and written alone to `folder/adapter` too.
     """
     weights: dict[str, torch.Tensor] = {}
+    # Every rank enters every gather, in the same order, or the others would wait for ever.
     for weight in checkpoint_weights(model):
         with gathered(weight.parameters, partitioned=partitioned):
             if spec.rank == 0:
@@ -90,11 +113,11 @@ def export_model(model: Any, folder: Path, spec: LearnerSpec, *, partitioned: bo
                     adapters[name] = parameter.detach().to("cpu", copy=True)
     if spec.rank == 0:
         _write_model(model, folder, weights, adapters, spec.model_path)
-    torch.distributed.barrier()
+    torch.distributed.barrier()  # the folder is complete when any rank returns
 
 
 def _load_trained(src: dict[str, torch.Tensor], dst: torch.nn.Module) -> None:
-    """Load what `save_checkpoint` left in, and nothing less."""
+    """Load what `save_checkpoint` did not leave out, and refuse a state that lacks some of it."""
     missing, unexpected = dst.load_state_dict(src, strict=False)
     wrong = [*unexpected, *(name for name in missing if dst.get_parameter(name).requires_grad)]
     if wrong:
@@ -107,7 +130,7 @@ def _words(spec: LearnerSpec) -> str:
 
 
 def _write_model(
-    model: Any,
+    model: PreTrainedModel,
     folder: Path,
     weights: dict[str, torch.Tensor],
     adapters: dict[str, torch.Tensor],
@@ -123,7 +146,9 @@ def _write_model(
             shutil.copy(file, temporary)
     replaced = folder.with_name(folder.name + ".old")
     if folder.exists():
-        os.replace(folder, replaced)  # a folder cannot be moved onto one that is not empty
+        # A folder cannot be moved onto one that is not empty, so the old one moves away first. A
+        # kill between the two moves leaves both, whole, under other names.
+        os.replace(folder, replaced)
     os.replace(temporary, folder)
     shutil.rmtree(replaced, ignore_errors=True)
 
@@ -136,14 +161,14 @@ def _model_folder(model_path: str) -> Path:
     return Path(snapshot_download(model_path, allow_patterns=list(TOKENIZER_FILES)))
 
 
-def _random_state() -> dict[str, Any]:
-    state: dict[str, Any] = {"torch": torch.get_rng_state(), "numpy": np.random.get_state()}
+def _random_state() -> RandomState:
+    state: RandomState = {"torch": torch.get_rng_state(), "numpy": np.random.get_state()}
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state()
     return state
 
 
-def _restore_random_state(state: dict[str, Any]) -> None:
+def _restore_random_state(state: RandomState) -> None:
     torch.set_rng_state(state["torch"].cpu())
     np.random.set_state(state["numpy"])
     if "cuda" in state:

@@ -15,11 +15,14 @@ import logging
 import math
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from learner.spec import LearnerSpec
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
 
 REDUCE_BUCKET = 50_000_000
 """Elements per gradient reduction; DeepSpeed's default, ten times that, allocates gigabytes."""
@@ -40,15 +43,16 @@ def join(spec: LearnerSpec, master_address: str, master_port: int) -> None:
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     import deepspeed
 
-    # On the CPU this would compile an extension that serves only DeepSpeed's inference; without a
-    # compiler it fails, and a killed build leaves a lock on which every later run waits for ever.
-    # By its name in sys.modules: as an attribute, deepspeed.comm.torch is torch itself.
+    # On the CPU this function would compile an extension that only DeepSpeed's inference uses.
+    # Without a compiler it fails, and a killed build leaves a lock for which every later run waits
+    # for ever. The module is taken from sys.modules, because the attribute deepspeed.comm.torch is
+    # torch itself.
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
     backend = "nccl" if spec.device_type == "cuda" else "gloo"
     deepspeed.init_distributed(dist_backend=backend, verbose=False)
 
 
-def build_engine(policy: torch.nn.Module, spec: LearnerSpec) -> Any:
+def build_engine(policy: torch.nn.Module, spec: LearnerSpec) -> DeepSpeedEngine:
     """Return the DeepSpeed engine around `policy`, with torch's AdamW (it resumes bit for bit).
 
     Frozen parameters have neither gradient nor optimizer state.
@@ -70,12 +74,13 @@ def build_engine(policy: torch.nn.Module, spec: LearnerSpec) -> Any:
     return engine
 
 
-def _configuration(spec: LearnerSpec) -> dict[str, Any]:
+def _configuration(spec: LearnerSpec) -> dict[str, object]:
     bfloat16 = spec.dtype == "bfloat16"
     stage = max(spec.config.zero_stage, 1) if bfloat16 else spec.config.zero_stage
-    configuration: dict[str, Any] = {
+    configuration: dict[str, object] = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
+        # At stage 0 `update` clips, after it has looked at the norm.
         "gradient_clipping": spec.config.optimizer.max_grad_norm if stage else 0.0,
         "steps_per_print": sys.maxsize,
         "zero_allow_untested_optimizer": True,
@@ -87,11 +92,12 @@ def _configuration(spec: LearnerSpec) -> dict[str, Any]:
     return configuration
 
 
-def update(engine: Any, max_grad_norm: float) -> tuple[bool, float]:
+def update(engine: DeepSpeedEngine, max_grad_norm: float) -> tuple[bool, float]:
     """Clip the accumulated gradients and step, unless their norm is not finite.
 
-    Every rank sees the same norm and comes to the same decision. The ZeRO optimizers test the norm,
-    discard the gradients and report it; at stage 0 the same is done here.
+    The norm is that of the reduced gradients, so every rank takes the same decision. The ZeRO
+    optimizers test the norm themselves, discard the gradients if it is not finite and report that;
+    at stage 0 the same is done here.
 
     Returns:
         Whether the weights changed, and the gradient norm before clipping (inf or nan if they did

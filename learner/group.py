@@ -8,32 +8,55 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import ray
 
+from learner.handle import RankHandle
+from learner.metrics import run_names
 from learner.plan import Size, make_plan
 from learner.spec import LearnerSpec
+from learner.sync import SyncSpec
 from learner.worker import LearnerWorker
-from rlsys.types import Floats, Tokens
+from rlsys.types import Floats, Sample, Tokens
+from rlsys.weights import Bucket, SentPart
 
-TrainGroup = tuple[Any, Sequence[Size]]
-"""Reference to a tuple of Samples in the object store, and the size of each of them."""
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
+
+class TrainGroup(Protocol):
+    """Samples that stay together in one optimizer step."""
+
+    @property
+    def samples(self) -> Awaitable[tuple[Sample, ...]]:
+        """Their reference in Ray's object store."""
+        ...
+
+    @property
+    def sizes(self) -> Sequence[Size]:
+        """Tokens and trained tokens of each of them, for a plan without looking at the samples."""
+        ...
 
 
 class LearnerGroup:
-    """All ranks of the learner. Exceptions of any rank surface at once; the caller then kills all.
+    """All ranks of the learner: the Learner of the main loop, and the WeightSource of a sync.
 
-    Methods must not overlap: each of them may run a collective on every rank.
+    An exception of any rank surfaces at once; the caller then closes the group. Methods must not
+    overlap, because each of them may run a collective on every rank.
     """
 
-    def __init__(self, actors: Sequence[Any], spec: LearnerSpec) -> None:
-        self._actors = list(actors)
+    def __init__(self, ranks: Sequence[ActorHandle], spec: LearnerSpec) -> None:
+        """`ranks` are Ray handles of LearnerWorkers, in order; `setup` comes before all else."""
+        self._ranks = [RankHandle(rank, actor) for rank, actor in enumerate(ranks)]
         self._spec = spec
 
     @classmethod
-    async def start(cls, spec: LearnerSpec, options: Sequence[Mapping[str, Any]]) -> LearnerGroup:
+    async def start(
+        cls, spec: LearnerSpec, options: Sequence[Mapping[str, object]]
+    ) -> LearnerGroup:
         """Start one actor per rank and wait until the policy is loaded everywhere.
 
         Args:
@@ -41,68 +64,78 @@ class LearnerGroup:
             options: Ray actor options (resources, placement) of every rank.
         """
         actor_class = ray.remote(LearnerWorker)
-        actors = [
-            actor_class.options(**rank_options).remote(dataclasses.replace(spec, rank=rank))
-            for rank, rank_options in enumerate(options)
-        ]
-        group = cls(actors, spec)
-        await group.call_all("setup", *await group.address())
+        group = cls(
+            [
+                actor_class.options(**rank_options).remote(dataclasses.replace(spec, rank=rank))
+                for rank, rank_options in enumerate(options)
+            ],
+            spec,
+        )
+        await group.setup()
         return group
 
-    @property
-    def actors(self) -> list[Any]:
-        """Ray handles of the ranks, in order."""
-        return list(self._actors)
+    async def setup(self) -> None:
+        """Let the ranks meet on rank 0's node, and load the policy on each of them."""
+        host, port = await self.address()
+        await asyncio.gather(*(rank.setup(host, port) for rank in self._ranks))
 
     async def address(self) -> tuple[str, int]:
         """Return the address of rank 0's node and a free port on it."""
-        address: tuple[str, int] = await self._actors[0].address.remote()
-        return address
+        return await self._ranks[0].address()
 
     async def step(self, groups: Sequence[TrainGroup]) -> dict[str, float]:
-        """Train on a batch of groups and return the metrics of LearnerWorker.step."""
+        """Train on a batch of groups; return LearnerWorker.step's metrics under a run's names."""
         plans = make_plan(
-            [sizes for _, sizes in groups],
+            [group.sizes for group in groups],
             row_tokens=self._spec.config.row_tokens,
-            ranks=len(self._actors),
+            ranks=len(self._ranks),
             optimizer_steps=self._spec.optimizer_steps,
         )
         # Ray resolves references that are arguments themselves, not those inside a list.
-        metrics: list[dict[str, float]] = await asyncio.gather(
+        metrics = await asyncio.gather(
             *(
-                actor.step.remote(plan, *(groups[g][0] for g in plan.groups))
-                for actor, plan in zip(self._actors, plans, strict=True)
+                rank.step(plan, *(groups[g].samples for g in plan.groups))
+                for rank, plan in zip(self._ranks, plans, strict=True)
             )
         )
-        return metrics[0]
+        return run_names(metrics[0])  # the same on every rank
 
     async def sequence_logprobs(self, sequences: Sequence[Tokens]) -> list[Floats]:
         """Return, per sequence, the log-probs of its tokens but the first, at temperature 1."""
-        answers: list[list[Floats]] = await self.call_all("sequence_logprobs", list(sequences))
+        # All ranks compute all of them: with ZeRO-3 a forward pass needs every rank.
+        answers = await asyncio.gather(*(rank.sequence_logprobs(sequences) for rank in self._ranks))
         return answers[0]
 
-    async def save(self, folder: str, tag: str) -> None:
-        """Write a checkpoint to `folder/tag`, which every rank must reach."""
-        await self.call_all("save", folder, tag)
+    async def open_sync(self, spec: SyncSpec) -> list[Bucket]:
+        """Prepare every rank to send weights; return the plan of buckets."""
+        plans = await asyncio.gather(*(rank.open_sync(spec) for rank in self._ranks))
+        return plans[0]
 
-    async def load(self, folder: str, tag: str) -> None:
-        """Go on from a checkpoint; raises CheckpointError if it does not fit."""
-        await self.call_all("load", folder, tag)
+    async def join_sync(self, host: str) -> None:
+        """Meet the engines' workers at rank 0, whose address is `host`."""
+        await asyncio.gather(*(rank.join_sync(host) for rank in self._ranks))
 
-    async def export(self, folder: str) -> None:
-        """Write a Hugging Face folder."""
-        await self.call_all("export", folder)
+    async def send(self, bucket: int) -> list[SentPart]:
+        """Send one bucket of the current weights; return what every rank left for the engines."""
+        return await asyncio.gather(*(rank.send_bucket(bucket) for rank in self._ranks))
 
-    async def call_all(self, method: str, *args: Any) -> list[Any]:
-        """Call a method of LearnerWorker on every rank and return the answers in rank order."""
-        return await asyncio.gather(
-            *(getattr(actor, method).remote(*args) for actor in self._actors)
-        )
+    async def save(self, folder: Path) -> None:
+        """Write a checkpoint to `folder`, which every rank must reach."""
+        await asyncio.gather(*(rank.save(folder.absolute()) for rank in self._ranks))
+
+    async def load(self, folder: Path) -> None:
+        """Continue from a checkpoint; raises CheckpointError if it does not fit."""
+        await asyncio.gather(*(rank.load(folder.absolute()) for rank in self._ranks))
+
+    async def export(self, folder: Path) -> None:
+        """Write a Hugging Face folder of the current weights."""
+        await asyncio.gather(*(rank.export(folder.absolute()) for rank in self._ranks))
 
     async def close(self) -> None:
         """End every rank and free its resources."""
         try:
-            await self.call_all("close")
-        finally:  # a rank that waits for a dead one never answers; the caller's time-out ends here
-            for actor in self._actors:
-                ray.kill(actor)
+            await asyncio.gather(*(rank.close() for rank in self._ranks))
+        finally:
+            # Also after the caller's time-out: a rank that waits for a dead one never returns.
+            for rank in self._ranks:
+                rank.kill()

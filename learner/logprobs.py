@@ -1,8 +1,8 @@
-"""Log-probs and entropies of packed rows; the logits of more than a chunk of tokens never exist.
+"""Log-probs and entropies of packed rows, with logits of at most one chunk of tokens at a time.
 
-PolicyModel is what DeepSpeed wraps: the transformers model and the head that turns hidden states
-into log-probs. The model stays as transformers made it: `policy.model` has the checkpoint's names,
-but for projections that peft put an adapter beside (learner.weights translates).
+DeepSpeed wraps a PolicyModel: the transformers model and the head that turns hidden states into
+log-probs. The model stays as transformers made it: `policy.model` has the checkpoint's names,
+except for projections that have an adapter (learner.weights translates those).
 
 Letters of shapes: R rows, T tokens of a row, N wanted tokens, C tokens of a chunk, H hidden size,
 V vocabulary.
@@ -10,7 +10,7 @@ V vocabulary.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,14 +19,18 @@ from learner.lora import add_adapters
 from rlsys.config import LoraConfig
 from rlsys.errors import ModelError
 
+if TYPE_CHECKING:
+    from torch.autograd.function import FunctionCtx
+    from transformers import PreTrainedModel
+
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
-"""Model types whose every layer is causal and knows positions only through rotary angles."""
+"""Model types in which every layer is causal and uses positions only for rotary angles."""
 
 
 class PolicyModel(torch.nn.Module):  # type: ignore[misc]
     """A causal language model whose forward pass returns log-probs of packed rows."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
         self.head = LogprobHead(model.get_output_embeddings().weight)
@@ -57,12 +61,15 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
             [R, T] float32 log-probs and entropies in nats, 0 where not selected and at root tokens
             (nothing predicts them); None in place of entropies that were not asked for.
         """
+        # Without the model's own head, whose logits [R, T, V] would be the largest tensor of all.
         hidden_RTH = self.model.base_model(
             input_ids=token_ids_RT.long(),
             position_ids=positions_RT.long(),
             attention_mask=tree_mask(exits_RT),
             use_cache=False,
         ).last_hidden_state
+        # A token is predicted by its predecessor on the path. After a branch that is not the token
+        # before it in the row, so the shift by one of plain sequences would be wrong.
         flat_N = (select_RT & (parents_RT >= 0)).flatten().nonzero().squeeze(-1)
         rows_N = flat_N // token_ids_RT.shape[1]
         before_N = rows_N * token_ids_RT.shape[1] + parents_RT.flatten()[flat_N]
@@ -73,6 +80,8 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
             chunk=chunk,
             entropy=entropy,
         )
+        # Spread out of place, so that the result depends on the parameters even if N is 0. A rank
+        # with nothing to train then still runs the backward pass and its collectives.
         zeros = torch.zeros(token_ids_RT.numel(), device=hidden_RTH.device)
 
         def spread(values_N: torch.Tensor) -> torch.Tensor:
@@ -81,10 +90,12 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
         return spread(logprobs_N), spread(entropy_N) if entropy else None
 
 
-def _leave_out_frozen(module: Any, state: dict[str, Any], prefix: str, _local: Any) -> None:
-    """Drop frozen weights from a state dict under all their names; DeepSpeed knows only the first.
+def _leave_out_frozen(
+    module: PolicyModel, state: dict[str, torch.Tensor], prefix: str, _local: object
+) -> None:
+    """Drop frozen weights from a state dict; they are those of the starting policy.
 
-    They are those of the starting policy, and a checkpoint need not hold them.
+    DeepSpeed's own option removes a tied weight under the first of its names only.
     """
     for name, parameter in module.named_parameters(remove_duplicate=False):
         if not parameter.requires_grad:
@@ -94,9 +105,9 @@ def _leave_out_frozen(module: Any, state: dict[str, Any], prefix: str, _local: A
 class LogprobHead(torch.nn.Module):  # type: ignore[misc]
     """The output embedding and a softmax, from hidden states to log-probs.
 
-    It holds the model's own parameter, tied or not, under a second name: DeepSpeed ZeRO-3 gathers
-    the parameters of a module around its forward and backward pass, so the whole loop over chunks
-    runs with one gather each.
+    It holds the model's own parameter, tied or not, under a second name. DeepSpeed ZeRO-3 gathers
+    the parameters of a module around its forward and its backward pass, so the loop over chunks
+    needs one gather in each of them instead of one per chunk.
     """
 
     def __init__(self, weight_VH: torch.nn.Parameter) -> None:
@@ -123,13 +134,13 @@ class _ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
     """log_softmax(hidden @ weight.T / temperature) at the targets, and its entropy.
 
     The backward pass computes the logits again, chunk by chunk; a frozen weight gets no gradient.
-    With p the probabilities and H the
-    entropy, d logprob / d logits = onehot - p and d H / d logits = -p (log p + H).
+    With p the probabilities and H the entropy,
+    d logprob / d logits = onehot - p and d H / d logits = -p (log p + H).
     """
 
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: FunctionCtx,
         hidden_NH: torch.Tensor,
         weight_VH: torch.Tensor,
         targets_N: torch.Tensor,
@@ -146,14 +157,20 @@ class _ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
                 entropy_N[part] = -(logp_CV.exp().mul_(logp_CV)).sum(1)
         ctx.save_for_backward(hidden_NH, weight_VH, targets_N, entropy_N)
         ctx.temperature, ctx.chunk = temperature, chunk
-        ctx.set_materialize_grads(False)  # an entropy that is only logged costs no backward pass
+        # The gradient of an output that no loss uses then comes as None instead of zeros, and an
+        # entropy that is only logged adds nothing to the backward pass.
+        ctx.set_materialize_grads(False)
         return logprobs_N, entropy_N
 
     @staticmethod
-    def backward(ctx: Any, grad_logprobs_N: Any, grad_entropy_N: Any) -> tuple[Any, ...]:
+    def backward(
+        ctx: FunctionCtx,
+        grad_logprobs_N: torch.Tensor | None,
+        grad_entropy_N: torch.Tensor | None,
+    ) -> tuple[torch.Tensor | None, ...]:
         hidden_NH, weight_VH, targets_N, entropy_N = ctx.saved_tensors
         if grad_logprobs_N is None:
-            grad_logprobs_N = torch.zeros_like(entropy_N)
+            grad_logprobs_N = torch.zeros_like(entropy_N)  # the loss uses the entropy alone
         grad_hidden_NH = torch.empty_like(hidden_NH)
         grad_weight_VH = None
         if ctx.needs_input_grad[1]:
@@ -161,6 +178,7 @@ class _ChunkedLogprobs(torch.autograd.Function):  # type: ignore[misc]
             grad_weight_VH = torch.zeros_like(weight_VH, dtype=torch.float32)
         for part in _parts(len(targets_N), ctx.chunk):
             logp_CV = _log_softmax(hidden_NH[part], weight_VH, ctx.temperature)
+            # Everything below works in place: a chunk's [C, V] arrays set the peak of the memory.
             grad_C1 = grad_logprobs_N[part, None]
             grad_CV = logp_CV.exp()
             if grad_entropy_N is None:
@@ -191,7 +209,11 @@ def _log_softmax(
 
 
 def _matmul_float32(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Matrix product in float32: logits rounded to bfloat16 would be off by 0.06 nats at 16."""
+    """Matrix product with a float32 result.
+
+    bfloat16 has 8 significant bits, so a logit between 16 and 32 rounded to it is off by up to
+    0.06.
+    """
     if left.dtype != torch.float32 and left.device.type == "cuda":
         return torch.mm(left, right, out_dtype=torch.float32)  # tensor cores, unrounded sums
     return left.float() @ right.float()
@@ -205,7 +227,7 @@ def load_policy(
     gradient_checkpointing: bool,
     lora: LoraConfig | None = None,
 ) -> PolicyModel:
-    """Load a checkpoint folder (or hub name) for training; code shipped with it is never run.
+    """Load a checkpoint folder (or hub name) for training; code in that folder is never run.
 
     With `lora` its weights are frozen and adapters are trained in their place.
 
@@ -224,11 +246,13 @@ def load_policy(
         path,
         dtype=dtype,
         attn_implementation=attention_implementation(device.type),
-        attention_dropout=0.0,  # the ratio to the sampling policy must be 1 before the first step
+        # With dropout the log-probs of two passes would differ, and the ratio to the sampling
+        # policy would not be 1 before the first step.
+        attention_dropout=0.0,
         trust_remote_code=False,
     ).to(device)
     if lora is not None:
         add_adapters(model, lora)
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return PolicyModel(model.train())
+    return PolicyModel(model.train())  # transformers recomputes activations in training mode only

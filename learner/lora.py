@@ -1,8 +1,8 @@
 """Low-rank adapters inside an unmodified transformers model, through peft.
 
-The adapters are injected: the model keeps its class, and with it its attention and the way its
-hidden states are read. Only adapters are trained; the policy at the start of the run is the same
-model with their scale at 0.
+The adapters are injected into the model, which keeps its class, so attention and hidden states work
+as before. Only adapters are trained; the policy at the start of the run is the same model with
+their scale at 0.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from learner.weights import ADAPTER
 from rlsys.config import LoraConfig
 
+if TYPE_CHECKING:
+    from peft.tuners.lora import LoraLayer
+    from transformers import PreTrainedModel
 
-def add_adapters(model: Any, config: LoraConfig) -> None:
-    """Freeze `model` and put adapters beside its projections; they change nothing at first."""
+
+def add_adapters(model: PreTrainedModel, config: LoraConfig) -> None:
+    """Freeze `model` and add adapters to its projections; they change nothing at first."""
     import peft
 
     peft.inject_adapter_in_model(
@@ -38,10 +42,10 @@ def add_adapters(model: Any, config: LoraConfig) -> None:
 def adapters_off(model: torch.nn.Module) -> Iterator[None]:
     """Return to the starting policy for the time of the block.
 
-    By the scale and not by peft's switch, which would take adapters out of the gradient and out of
-    the order of modules that ZeRO-3 has learned to gather.
+    This sets the adapters' scale to 0. peft's own switch would set `requires_grad` of the adapters,
+    and would change the order of modules in which ZeRO-3 gathers parameters.
     """
-    layers: list[Any] = [module for module in model.modules() if hasattr(module, "lora_A")]
+    layers: list[LoraLayer] = [module for module in model.modules() if hasattr(module, "lora_A")]
     for layer in layers:
         layer.set_scale(ADAPTER, 0.0)
     try:
@@ -52,7 +56,7 @@ def adapters_off(model: torch.nn.Module) -> Iterator[None]:
 
 
 def save_adapter(
-    model: Any, tensors: Mapping[str, torch.Tensor], folder: Path, base_model: str
+    model: PreTrainedModel, tensors: Mapping[str, torch.Tensor], folder: Path, base_model: str
 ) -> None:
     """Write a folder that peft and vLLM load on top of `base_model`.
 

@@ -1,4 +1,7 @@
-"""Metrics of a training step: sums of optimizer steps and ranks joined once, then divided once."""
+"""Metrics of a training step, from sums over its optimizer steps and ranks.
+
+Sums are added first and divided once at the end; a mean of means would weigh short parts too much.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,22 @@ import torch
 from rlsys.algorithms.loss import is_max, merge_metrics, summarise
 
 Sums = dict[str, torch.Tensor]
-"""Metric sums by name; rlsys.algorithms.loss says how two of them join."""
+"""Metric sums by name; rlsys.algorithms.loss states how two of them join."""
+
+RUN_NAMES = {
+    "engine_gap_mean": "gap/mean",
+    "engine_gap_max": "gap/max",
+    "kl_k3_mean": "kl",
+    "entropy_mean": "entropy",
+    "tokens_per_s": "tokens_per_s/training",
+    **{name: name for name in ("loss", "grad_norm", "learning_rate", "skipped")},
+}
+"""Metrics of a rank that have a name of their own in a run's metrics file."""
+
+
+def run_names(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Name a rank's metrics as a run does: by RUN_NAMES, every other one below `learner/`."""
+    return {RUN_NAMES.get(name, f"learner/{name}"): value for name, value in metrics.items()}
 
 
 def step_metrics(
@@ -25,7 +43,7 @@ def step_metrics(
     Args:
         sums: this rank's sums of every optimizer step that was applied, `loss` among them.
         packed: tokens in this rank's rows.
-        slots: places in this rank's rows, padding included.
+        slots: room for tokens in this rank's rows, padding included.
         seconds: wall-clock time of the parts of the step, `step` being the whole.
     """
     local: Sums = {}
@@ -35,10 +53,10 @@ def step_metrics(
     tensors = {k: torch.tensor(float(v), device=device) for k, v in numbers.items()}
     total = _join_ranks({**local, **tensors})
 
-    tokens, places = float(total.pop("packed")), float(total.pop("slots"))
+    tokens, room = float(total.pop("packed")), float(total.pop("slots"))
     metrics = {f"seconds_{part}": float(total.pop(f"{part}_max")) for part in seconds}
     metrics["tokens_packed"] = tokens
-    metrics["padding_share"] = 1.0 - tokens / places
+    metrics["padding_share"] = 1.0 - tokens / room
     metrics["tokens_per_s"] = tokens / metrics["seconds_step"]
     if sums:
         metrics["loss"] = float(total.pop("loss")) / len(sums)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -15,14 +15,19 @@ from learner.spec import LearnerSpec
 from rlsys.algorithms.loss import LossInputs, nll_loss, policy_loss
 from rlsys.algorithms.rpo import PairInputs, pair_loss
 
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+
 
 class Objective:
     """The loss that a run minimises, on one rank."""
 
-    def __init__(self, engine: Any, reference: PolicyModel | None, spec: LearnerSpec) -> None:
-        """`reference` is None where the loss needs none, or the engine's own model serves as one.
+    def __init__(
+        self, engine: DeepSpeedEngine, reference: PolicyModel | None, spec: LearnerSpec
+    ) -> None:
+        """`reference` is None where the loss needs none, and with adapters.
 
-        With adapters the starting policy is the same model with the adapters off.
+        With adapters the starting policy is the engine's own model with the adapters off.
         """
         self._engine = engine
         self._reference = reference
@@ -34,6 +39,7 @@ class Objective:
             case "policy":
                 return self._policy_loss(micro)
             case "nll":
+                # Advantages play no part: a weight of 0 marks the tokens that are not trained.
                 logprobs_RT, _ = self.forward(micro)
                 return nll_loss(logprobs_RT.flatten(), micro.weights_RT.flatten())
             case "rpo":
@@ -41,16 +47,21 @@ class Objective:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def fix_old_logprobs(self, micros: Sequence[MicroBatch]) -> None:
-        """Keep the log-probs of the whole batch before its first optimizer step."""
+        """Keep the log-probs of the whole batch before its first optimizer step.
+
+        The clipped ratio compares the policy with these, not with the engine's log-probs: those
+        come from other kernels, and their rounding would look like a change of the policy. The
+        importance weight of rlsys.algorithms.loss corrects for the difference between the two.
+        """
         for micro in micros:
             micro.old_logprobs_RT, _ = self.forward(micro)
 
     def forward(
         self, micro: MicroBatch, *, temperature: float | None = None, entropy: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return PolicyModel's answer under the weights in training.
+        """Return what PolicyModel.forward returns, under the weights in training.
 
-        `temperature` None is the one that the engines sample at.
+        `temperature` None stands for the temperature at which the engines sample.
         """
         return self._run(self._engine, micro, temperature=temperature, entropy=entropy)
 
@@ -58,6 +69,8 @@ class Objective:
         reference_RT = self._reference_logprobs(micro) if self._spec.needs_reference else None
         logprobs_RT, entropy_RT = self.forward(micro, entropy=True)
         assert entropy_RT is not None
+        # None where the training step has a single optimizer step: this pass itself is then the
+        # policy before the step, so the ratio is 1 and only its gradient matters.
         old_RT = micro.old_logprobs_RT
         inputs = LossInputs(
             logprobs_T=logprobs_RT.flatten(),
@@ -73,6 +86,7 @@ class Objective:
     def _pair_loss(self, micro: MicroBatch) -> tuple[torch.Tensor, Sums]:
         reference_RT = self._reference_logprobs(micro)
         logprobs_RT, _ = self.forward(micro)
+        # A preference is one tree with both responses, so the number of the tree names the pair.
         inputs = PairInputs(
             logprobs_T=logprobs_RT.flatten(),
             reference_logprobs_T=reference_RT.flatten(),
@@ -85,10 +99,10 @@ class Objective:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _reference_logprobs(self, micro: MicroBatch) -> torch.Tensor:
-        """[R, T] under the starting policy.
+        """Return log-probs [R, T] under the starting policy.
 
-        Always before the policy's own pass, so that with ZeRO-3 nothing comes between that and its
-        backward pass.
+        Callers run this before the policy's own pass, so that with ZeRO-3 no other forward pass
+        comes between that and its backward pass.
         """
         if self._reference is not None:
             return self._run(self._reference, micro)[0]
@@ -97,14 +111,15 @@ class Objective:
 
     def _run(
         self,
-        policy: Any,
+        policy: DeepSpeedEngine | PolicyModel,
         micro: MicroBatch,
         *,
         temperature: float | None = None,
         entropy: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        # Never switched to eval mode: nothing here is random (no dropout), and a switch would make
-        # FlexAttention compile again and ZeRO-3 forget the order in which it gathers.
+        # Always in training mode. Nothing here is random (there is no dropout), and a switch to
+        # eval mode would compile FlexAttention again, and ZeRO-3 would lose the order of its
+        # gathers.
         result: tuple[torch.Tensor, torch.Tensor | None] = policy(
             micro.token_ids_RT,
             micro.positions_RT,

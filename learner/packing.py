@@ -4,11 +4,12 @@ A tree is laid out in depth-first preorder, token by token: a segment that keeps
 parent is written, with everything below it, between the parent's tokens `cut - 1` and `cut`. Every
 subtree is then one contiguous range, so two integers per token describe a tree of any depth:
 
-    parents[i]   place of the token before i on its path: its hidden state predicts token i
+    parents[i]   index of the token before i on its path: its hidden state predicts token i
     exits[i]     end (exclusive) of the range that holds i and everything below it
 
-Query q sees key k if and only if k <= q < exits[k]. The rule holds when trees are put side by side
-and both numbers are shifted, so rows of many trees need no document ids.
+Query q sees key k if and only if k <= q < exits[k]. Several trees may stand in one row if both
+numbers are shifted by the index of the tree's first token: a key's range ends with its tree, so no
+token sees another tree, and the attention mask needs no further argument.
 
 Letters of shapes: T tokens of a tree or a row, R rows.
 """
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from rlsys.types import NO_PARENT, Floats, Sample, Segment, Tokens
 
 NO_TREE = -1
-"""PackedRows.trees of padding."""
+"""Value of PackedRows.trees on padding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +42,9 @@ class PackedTree:
     positions: Tokens
     """Depth in the tree, which is the index in the root-to-leaf sequence."""
     parents: Tokens
-    """Place of the predecessor; -1 for a root token, whose log-prob is undefined."""
+    """Index of the predecessor; -1 for a root token, whose log-prob is undefined."""
     exits: Tokens
-    """Place just past the token's subtree."""
+    """Index just past the token's subtree."""
     trained: NDArray[np.bool_]
     """True where the token has an advantage."""
     logprobs: Floats
@@ -52,15 +53,13 @@ class PackedTree:
     """0 where not trained."""
     weights: Floats
     """The segment's factor on the loss times the rows the token stands for; 0 where not trained."""
-    kinds: NDArray[np.int8]
-    """rlsys.types.Kind of the token's segment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedRows:
     """Rows of whole trees: arrays of shape [R, T] with the fields of PackedTree.
 
-    Padding comes last in a row: id 0, position 0, no parent, sees only itself, kind -1.
+    Padding comes last in a row: id 0, position 0, no parent, sees only itself.
     """
 
     token_ids: Tokens
@@ -71,7 +70,6 @@ class PackedRows:
     logprobs: Floats
     advantages: Floats
     weights: Floats
-    kinds: NDArray[np.int8]
     trees: Tokens
     """Number of the token's tree within its row; NO_TREE for padding."""
 
@@ -80,28 +78,18 @@ class PackedRows:
         """Tokens of trees, padding left out."""
         return int(np.count_nonzero(self.trees != NO_TREE))
 
-    @property
-    def num_trained(self) -> int:
-        """Tokens with an advantage."""
-        return int(np.count_nonzero(self.trained))
-
-    @property
-    def padding_share(self) -> float:
-        """Share of the R * T slots that hold no token, in [0, 1]."""
-        return 1.0 - self.num_tokens / self.token_ids.size
-
 
 def flatten(sample: Sample) -> PackedTree:
     """Lay a sample's tree out in depth-first order.
 
-    A segment with cut 0 hangs off whatever precedes its parent's first token. Segments without
-    tokens hand their own predecessor on to what hangs off them.
+    A segment with cut 0 follows the token before its parent's first one. If a segment has no
+    tokens, its children follow the token that the segment itself would follow.
 
     Raises:
         ValueError: a cut exceeds its parent's length, or an unsampled segment has advantages.
     """
     segments = sample.segments
-    places, firsts, depths, ends = _layout(segments)
+    indices, firsts, depths, ends = _layout(segments)
     shape = sum(len(segment.token_ids) for segment in segments)
     tree = PackedTree(
         token_ids=np.empty(shape, np.int32),
@@ -112,16 +100,15 @@ def flatten(sample: Sample) -> PackedTree:
         logprobs=np.zeros(shape, np.float32),
         advantages=np.zeros(shape, np.float32),
         weights=np.zeros(shape, np.float32),
-        kinds=np.empty(shape, np.int8),
     )
     for s, (segment, advantages) in enumerate(zip(segments, sample.advantages, strict=True)):
-        at = places[s]
+        at = indices[s]
         tree.token_ids[at] = segment.token_ids
         tree.positions[at] = np.arange(depths[s], depths[s] + len(at))
+        # Slices, because `at` is empty for a segment without tokens.
         tree.parents[at[:1]] = firsts[s]
         tree.parents[at[1:]] = at[:-1]
         tree.exits[at] = ends[s]
-        tree.kinds[at] = segment.kind
         if segment.logprobs is not None:
             tree.logprobs[at] = segment.logprobs
         if advantages is not None:
@@ -130,6 +117,7 @@ def flatten(sample: Sample) -> PackedTree:
             tree.trained[at] = True
             tree.advantages[at] = advantages
             tree.weights[at] = sample.weights[s] if sample.weights else 1.0
+            # A token that several rows share is here once, and weighs as much as its copies would.
             if sample.rows and (rows := sample.rows[s]) is not None:
                 tree.weights[at] *= rows
     return tree
@@ -138,12 +126,15 @@ def flatten(sample: Sample) -> PackedTree:
 def _layout(
     segments: Sequence[Segment],
 ) -> tuple[list[NDArray[np.int64]], list[int], list[int], list[int]]:
-    """Per segment: places of its tokens, place before its first token, its depth, end of its range.
+    """Per segment: indices of its tokens, index before its first one, its depth, end of its range.
 
-    Sizes come bottom-up (children have larger indices), starts top-down. All tokens of a segment
-    exit together: what hangs off token j is written after it but inside the segment's own range.
+    One range end serves all tokens of a segment: a branch that leaves after token j is written
+    after token j too, and the tokens from j + 1 on come later than the branch, so it cannot see
+    them.
     """
     lengths = [len(segment.token_ids) for segment in segments]
+    # Sizes of subtrees need the children first. A child always has the larger index, so one pass
+    # from the end does it, and the second pass from the front finds every parent done already.
     sizes = list(lengths)
     children: dict[int, list[int]] = defaultdict(list)
     for s in range(len(segments) - 1, -1, -1):
@@ -157,56 +148,63 @@ def _layout(
                 )
 
     starts, firsts, depths = [0] * len(segments), [NO_PARENT] * len(segments), [0] * len(segments)
-    places: list[NDArray[np.int64]] = []
+    indices: list[NDArray[np.int64]] = []
     start = 0
-    for root in reversed(children[NO_PARENT]):
+    for root in reversed(children[NO_PARENT]):  # collected from the end, so this is their order
         starts[root] = start
         start += sizes[root]
     for s, length in enumerate(lengths):
+        # In the order of their cuts, which is the order in which they are written into the segment.
         below = sorted(children[s], key=lambda child: (segments[child].cut, child))
         inserted = np.zeros(length + 1, np.int64)  # tokens written between cut - 1 and cut
-        before = 0
+        before = 0  # tokens of the branches that are written before this one
         for child in below:
             cut = segments[child].cut
             starts[child] = starts[s] + cut + before
             depths[child] = depths[s] + cut
             inserted[cut] += sizes[child]
             before += sizes[child]
-        places.append(starts[s] + np.arange(length) + np.cumsum(inserted)[:length])
-        for child in below:
+        # A segment's own token j moves back by all branches that are written before it.
+        indices.append(starts[s] + np.arange(length) + np.cumsum(inserted)[:length])
+        for child in below:  # a second time, now that the indices of the own tokens are known
             cut = segments[child].cut
-            firsts[child] = int(places[s][cut - 1]) if cut else firsts[s]
+            firsts[child] = int(indices[s][cut - 1]) if cut else firsts[s]
     ends = [start + size for start, size in zip(starts, sizes, strict=True)]
-    return places, firsts, depths, ends
+    return indices, firsts, depths, ends
 
 
 def assign_rows(num_tokens: Sequence[int], *, row_tokens: int, ranks: int) -> list[list[list[int]]]:
     """Put trees into rows and deal the rows to ranks: rank -> rows -> indices of `num_tokens`.
 
-    First-fit decreasing finds how few rows will do; the trees are then spread over that many (a
-    multiple of `ranks`) so that all cost about the same. Rows are dealt longest first in serpentine
-    order: the k-th rows of all ranks cost about the same and so does every micro-batch. Each rank
-    gets the same number of rows; the last ones may be empty. Deterministic.
+    First-fit decreasing finds a small number of rows; the trees are then spread over that many (a
+    multiple of `ranks`) so that all rows cost about the same. Rows are dealt longest first in
+    serpentine order (ranks 0 1 2, then 2 1 0). Each rank gets the same number of rows; the last
+    ones may be empty. Deterministic.
 
     Raises:
-        ValueError: a tree is longer than `row_tokens`; the caller grows the row.
+        ValueError: a tree is longer than `row_tokens`; the caller makes the rows longer.
     """
     longest = max(num_tokens, default=0)
     if longest > row_tokens:
         raise ValueError(f"a tree of {longest} tokens exceeds a row of {row_tokens}")
     order = sorted(range(len(num_tokens)), key=lambda i: -num_tokens[i])
     dense = _first_fit(order, num_tokens, row_tokens)
+    # Every rank needs the same number of rows, since each forward and backward pass contains
+    # collectives that all ranks have to enter.
     dense.extend([] for _ in range(-len(dense) % ranks))
     even = _spread(order, num_tokens, len(dense))
 
     def load(row: list[int]) -> int:
         return sum(num_tokens[i] for i in row)
 
+    # Filling the lightest row first may need a longer row than first fit does.
     rows = even if max(map(load, even), default=0) <= row_tokens else dense
     rows = sorted(rows, key=load, reverse=True)
     dealt: list[list[list[int]]] = [[] for _ in range(ranks)]
-    for place, row in enumerate(rows):
-        turn, seat = divmod(place, ranks)
+    # Ranks wait for each other after every micro-batch, so their k-th rows should cost the same.
+    # Turning around after each round keeps the first rank from getting the longer row every time.
+    for number, row in enumerate(rows):
+        turn, seat = divmod(number, ranks)
         dealt[seat if turn % 2 == 0 else ranks - 1 - seat].append(row)
     return dealt
 
@@ -249,12 +247,12 @@ def pack_rows(
         token_ids=np.zeros(shape, np.int32),
         positions=np.zeros(shape, np.int32),
         parents=np.full(shape, NO_PARENT, np.int32),
+        # Padding sees itself: a query without any key would make the softmax NaN.
         exits=np.tile(np.arange(1, shape[1] + 1, dtype=np.int32), (shape[0], 1)),
         trained=np.zeros(shape, np.bool_),
         logprobs=np.zeros(shape, np.float32),
         advantages=np.zeros(shape, np.float32),
         weights=np.zeros(shape, np.float32),
-        kinds=np.full(shape, -1, np.int8),
         trees=np.full(shape, NO_TREE, np.int32),
     )
     for r, trees in enumerate(rows):
@@ -269,7 +267,6 @@ def pack_rows(
             packed.logprobs[at] = tree.logprobs
             packed.advantages[at] = tree.advantages
             packed.weights[at] = tree.weights
-            packed.kinds[at] = tree.kinds
             packed.trees[at] = number
             start += len(tree.token_ids)
     return packed

@@ -1,4 +1,4 @@
-"""Who trains what: from token counts to the rows of every rank, before any token is touched.
+"""Which rank trains what: from token counts to the rows of every rank.
 
 The driver plans with numbers only; the tokens stay in the object store and go from the actor that
 made them straight to the ranks that need them.
@@ -17,7 +17,7 @@ from rlsys.errors import TrainingError
 Size = tuple[int, int]
 """Tokens and trained tokens of a sample."""
 
-Place = tuple[int, int]
+SampleIndex = tuple[int, int]
 """A sample: number of its group, number within the group."""
 
 
@@ -25,7 +25,7 @@ Place = tuple[int, int]
 class OptimizerStep:
     """One rank's share of one optimizer step, and the numbers that normalise the whole of it."""
 
-    rows: tuple[tuple[Place, ...], ...]
+    rows: tuple[tuple[SampleIndex, ...], ...]
     """Samples of every row; each rank has the same number of rows, the last ones may be empty."""
     episodes: int
     """Samples of this optimizer step over all ranks."""
@@ -38,7 +38,7 @@ class RankPlan:
     """What one rank does in one training step."""
 
     groups: tuple[int, ...]
-    """Groups of the batch that the rank needs; a Place counts groups in this order."""
+    """Groups of the batch that the rank needs; a SampleIndex counts groups in this order."""
     row_tokens: int
     """Length of a row; no sample is longer."""
     steps: tuple[OptimizerStep, ...]
@@ -60,9 +60,11 @@ def make_plan(
     Raises:
         TrainingError: no sample has a trained token.
     """
+    # One row length for the whole training step: on a GPU every length is compiled once.
     longest = max((tokens for group in sizes for tokens, _ in group), default=0)
     while row_tokens < longest:
         row_tokens *= 2
+    # Without a trained token there is no gradient, and `token_mean` would divide by 0.
     shares = [
         _split(sizes, [int(g) for g in chunk], row_tokens, ranks)
         for chunk in np.array_split(np.arange(len(sizes)), optimizer_steps)
@@ -80,13 +82,16 @@ def _split(
     sizes: Sequence[Sequence[Size]], chunk: list[int], row_tokens: int, ranks: int
 ) -> list[OptimizerStep]:
     """Return the shares of all ranks in the optimizer step over the groups in `chunk`."""
-    places = [(g, s) for g in chunk for s in range(len(sizes[g]))]
-    dealt = assign_rows([sizes[g][s][0] for g, s in places], row_tokens=row_tokens, ranks=ranks)
-    trained_tokens = sum(sizes[g][s][1] for g, s in places)
+    samples = [(g, s) for g in chunk for s in range(len(sizes[g]))]
+    # By all tokens and not by trained ones: a prompt costs a forward and backward pass as well.
+    dealt = assign_rows([sizes[g][s][0] for g, s in samples], row_tokens=row_tokens, ranks=ranks)
+    # Over all ranks: a loss is a sum over tokens that is divided by numbers of the whole step, so a
+    # rank has to know them although it sees only its own samples.
+    trained_tokens = sum(sizes[g][s][1] for g, s in samples)
     return [
         OptimizerStep(
-            rows=tuple(tuple(places[i] for i in row) for row in rows),
-            episodes=len(places),
+            rows=tuple(tuple(samples[i] for i in row) for row in rows),
+            episodes=len(samples),
             trained_tokens=trained_tokens,
         )
         for rows in dealt
@@ -95,6 +100,7 @@ def _split(
 
 def _localise(steps: list[OptimizerStep], row_tokens: int) -> RankPlan:
     """Number the groups by what this rank needs, so that no other group is sent to it."""
+    # Ray delivers each group once per rank, even if several rows or steps use it.
     groups = sorted({g for step in steps for row in step.rows for g, _ in row})
     local = {g: i for i, g in enumerate(groups)}
     return RankPlan(

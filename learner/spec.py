@@ -1,4 +1,4 @@
-"""What a learner rank is told at birth."""
+"""The settings of a learner rank."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The sending end of weight sync: one bucket plan that every rank walks.
+"""The sending end of weight sync: one plan of buckets that all ranks follow together.
 
 With ZeRO-3 a parameter exists whole only inside a gather that all ranks enter, so buckets are sized
-from the full shapes, gathered in the same order everywhere, and copied out inside the gather. Only
-rank 0 sends. Adapters are merged tensor by tensor (learner.weights): engines know nothing of them.
+from the full shapes, gathered in the same order everywhere, and copied out inside the gather. Rank
+0 sends for all of them, except by `ipc`, where every rank serves the engine on its own card.
+Adapters are merged tensor by tensor (learner.weights), because engines do not know them.
 """
 
 from __future__ import annotations
@@ -11,17 +12,15 @@ import os
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING
 
 import torch
 
 from learner.weights import Weight, checkpoint_weights, gathered
+from rlsys.weights import Bucket, BucketFile, CardBuffer, SentPart, Transport
 
-TensorSpec = tuple[str, str, tuple[int, ...]]
-"""Checkpoint name, torch dtype name, shape."""
-
-
-Transport = Literal["shm", "ipc", "nccl"]
+if TYPE_CHECKING:
+    from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +51,9 @@ class WeightSender:
         self._partitioned = partitioned
         self._buckets = _plan(module, self._dtype, spec.bucket_bytes)
         self._exported: list[torch.Tensor | None] = [None] * len(self._buckets)
-        self._group: Any = None
+        self._group: PyNcclCommunicator
 
-    def plan(self) -> list[list[TensorSpec]]:
+    def plan(self) -> list[Bucket]:
         """Name, dtype and shape of every tensor, bucket by bucket."""
         return [
             [(weight.name, self._dtype_name, weight.shape) for weight in bucket]
@@ -64,7 +63,7 @@ class WeightSender:
     def join(self, host: str) -> None:
         """nccl: rank 0 opens the group on this node; returns once every engine worker is in."""
         if self._spec.transport != "nccl" or self._rank:
-            return
+            return  # the other ranks only take part in the gathers
         from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
         from vllm.distributed.utils import StatelessProcessGroup
 
@@ -73,12 +72,12 @@ class WeightSender:
         )
         self._group = PyNcclCommunicator(group, device=torch.cuda.current_device())
 
-    def send(self, index: int) -> str | bytes | None:
+    def send(self, index: int) -> SentPart:
         """Send bucket `index`; all ranks call it.
 
         Returns:
-            What the receiver needs: a file name (shm, rank 0), a handle of a flat CUDA buffer (ipc,
-            every rank for the engine on its card), nothing (nccl).
+            What the receiver needs: a file (shm, rank 0), a flat CUDA buffer (ipc, every rank for
+            the engine on its card), nothing (nccl).
         """
         parameters = [p for weight in self._buckets[index] for p in weight.parameters]
         with gathered(parameters, partitioned=self._partitioned):
@@ -89,11 +88,13 @@ class WeightSender:
             if self._spec.transport == "shm":
                 return self._export_file(index)
             flat = self._flatten(index)
+        # `flat` is a copy, so the broadcast runs outside the gather and the whole parameters, which
+        # take memory on every card, can go before the engines have arrived.
         self._group.broadcast(flat, src=0, stream=torch.cuda.current_stream())
         torch.cuda.synchronize()
         return None
 
-    def _export_file(self, index: int) -> str:
+    def _export_file(self, index: int) -> BucketFile:
         from safetensors.torch import save_file
 
         tensors = {weight.name: self._copy(weight) for weight in self._buckets[index]}
@@ -101,18 +102,24 @@ class WeightSender:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
         save_file(tensors, partial)
-        os.replace(partial, path)  # a new inode: an engine may still map the last sync's file
-        return str(path)
+        # A new inode instead of new content: an engine may still map the last sync's file.
+        os.replace(partial, path)
+        return BucketFile(path=str(path))
 
-    def _export_ipc(self, index: int) -> bytes:
+    def _export_ipc(self, index: int) -> CardBuffer:
         from torch.multiprocessing.reductions import reduce_tensor
 
         flat = self._flatten(index)
+        # The engine's process reads the memory without waiting for this process's kernels.
         torch.cuda.synchronize()
-        self._exported[index] = flat  # alive until the same bucket of the next sync replaces it
-        return pickle.dumps(reduce_tensor(flat))
+        # The handle does not keep the memory. This reference does, until the same bucket of the
+        # next sync replaces it.
+        self._exported[index] = flat
+        return CardBuffer(handle=pickle.dumps(reduce_tensor(flat)))
 
     def _copy(self, weight: Weight) -> torch.Tensor:
+        # Always a copy: DeepSpeed keeps weights as views of one large buffer at stages 1 and 2, and
+        # safetensors refuses tensors that share memory.
         return weight.value().to("cpu", self._dtype, copy=True).contiguous()
 
     def _flatten(self, index: int) -> torch.Tensor:
@@ -124,6 +131,8 @@ def _plan(module: torch.nn.Module, dtype: torch.dtype, bucket_bytes: int) -> lis
     """Fill buckets in checkpoint order; a tensor larger than a bucket gets one of its own."""
     buckets: list[list[Weight]] = []
     room = 0
+    # The order of the checkpoint is the same on every rank, so all of them come to the same plan
+    # without talking to each other, and the gathers of a bucket match.
     for weight in checkpoint_weights(module):
         size = torch.Size(weight.shape).numel() * dtype.itemsize
         if not buckets or size > room:

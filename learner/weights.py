@@ -1,7 +1,7 @@
-"""The tensors of the checkpoint, read from the module in training: adapters are merged on the way.
+"""The tensors of the checkpoint, read from the module in training, with its adapters merged.
 
-Engines and exported folders know only the names of the starting policy. An adapted projection is
-computed anew whenever it is read, one tensor at a time; what is trained stays as it is.
+Engines and exported folders use the tensor names of the starting policy. A projection with an
+adapter is merged whenever it is read, one tensor at a time; the trained parameters do not change.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from peft.tuners.lora import LoraLayer
 
 ADAPTER = "default"
 """peft's name for the only adapter there is."""
@@ -44,7 +47,7 @@ class Weight:
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
-        """What must be whole before `value` is called."""
+        """Parameters that must be whole before `value` is called."""
         return [self.base, *((self.adapter.down, self.adapter.up) if self.adapter else ())]
 
     def value(self) -> torch.Tensor:
@@ -59,8 +62,8 @@ class Weight:
 def checkpoint_weights(model: torch.nn.Module) -> Iterator[Weight]:
     """Yield the checkpoint's tensors in parameter order; a tied head is its embedding, once.
 
-    peft keeps an adapted projection as `q_proj.base_layer.weight` beside `q_proj.lora_A` and
-    `q_proj.lora_B`.
+    Where peft added an adapter, the projection's own weight is named `q_proj.base_layer.weight`,
+    and the factors are `q_proj.lora_A` and `q_proj.lora_B`.
     """
     for name, parameter in model.named_parameters():
         if is_adapter(name):
@@ -71,7 +74,7 @@ def checkpoint_weights(model: torch.nn.Module) -> Iterator[Weight]:
             continue
         adapter = None
         if kind == "weight":
-            module: Any = model.get_submodule(layer)
+            module: LoraLayer = model.get_submodule(layer)
             adapter = Adapter(
                 down=module.lora_A[ADAPTER].weight,
                 up=module.lora_B[ADAPTER].weight,
@@ -87,11 +90,11 @@ def is_adapter(name: str) -> bool:
 
 def gathered(
     parameters: list[torch.nn.Parameter], *, partitioned: bool
-) -> AbstractContextManager[Any]:
+) -> AbstractContextManager[object]:
     """Return the context in which `parameters` are whole on every rank; all ranks must enter it."""
     if not partitioned:
         return nullcontext()
     import deepspeed
 
-    context: AbstractContextManager[Any] = deepspeed.zero.GatheredParameters(parameters)
+    context: AbstractContextManager[object] = deepspeed.zero.GatheredParameters(parameters)
     return context

@@ -1,7 +1,7 @@
 """One DeepSpeed rank: packed trees in, new weights and metrics out.
 
-A plain class; learner.group makes Ray actors of it. All ranks call every method together, because
-each one may hold a collective.
+A plain class; learner.group makes Ray actors of it. Every method is called on all ranks at the same
+time, because it may contain a collective operation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -25,11 +25,16 @@ from learner.objective import Objective
 from learner.plan import RankPlan
 from learner.schedule import learning_rate
 from learner.spec import LearnerSpec
-from learner.sync import SyncSpec, TensorSpec, WeightSender
+from learner.sync import SyncSpec, WeightSender
 from rlsys.algorithms.loss import merge_metrics
 from rlsys.config import LoraConfig
 from rlsys.errors import TrainingError
 from rlsys.types import Floats, Sample, Tokens
+from rlsys.weights import Bucket, SentPart
+
+if TYPE_CHECKING:
+    from deepspeed import DeepSpeedEngine
+    from transformers import PreTrainedModel
 
 MAX_SKIPPED = 3
 """Non-finite optimizer steps in a row after which training stops."""
@@ -44,7 +49,8 @@ class LearnerWorker:
         self._optimizer_steps = 0
         self._skipped_in_row = 0
         self._seconds: dict[str, float] = {}
-        self._engine: Any = None
+        self.engine: DeepSpeedEngine
+        """Set by `setup`."""
         self._objective: Objective
         self._sender: WeightSender
 
@@ -59,35 +65,31 @@ class LearnerWorker:
     def setup(self, master_address: str, master_port: int) -> None:
         """Join the group and load the policy, and the frozen reference if the loss needs one.
 
-        With adapters it needs none: the policy without them is the reference.
+        With adapters no second model is loaded: the policy without them is the reference.
         """
         spec = self._spec
         join(spec, master_address, master_port)
+        # The same seed on every rank, so that adapters, which start from random numbers, are equal.
         torch.manual_seed(spec.seed)
         np.random.seed(spec.seed)
         lora = spec.config.lora
         policy = self._load(gradient_checkpointing=spec.config.gradient_checkpointing, lora=lora)
-        self._engine = build_engine(policy, spec)
+        self.engine = build_engine(policy, spec)
         reference = None
         if spec.needs_reference and lora is None:
             # A whole copy on every rank, with ZeRO-3 too: it has neither gradients nor optimizer.
             reference = self._load(gradient_checkpointing=False, lora=None).requires_grad_(False)
-        self._objective = Objective(self._engine, reference, spec)
+        self._objective = Objective(self.engine, reference, spec)
 
     @property
-    def engine(self) -> Any:
-        """The DeepSpeed engine."""
-        return self._engine
-
-    @property
-    def module(self) -> Any:
+    def module(self) -> PreTrainedModel:
         """The transformers model; learner.weights gives its parameters the checkpoint's names."""
-        return self._engine.module.model
+        return self.engine.module.model
 
     @property
     def zero_stage(self) -> int:
         """The ZeRO stage that runs; at 3 parameters are whole only inside a gather."""
-        stage: int = self._engine.zero_optimization_stage()
+        stage: int = self.engine.zero_optimization_stage()
         return stage
 
     def step(self, plan: RankPlan, *groups: Sequence[Sample]) -> dict[str, float]:
@@ -118,6 +120,8 @@ class LearnerWorker:
                 device=self._device,
             )
         micros = [micro for batch in batches for micro in batch]
+        # The ratio compares with the policy before this batch. With a single optimizer step that is
+        # the policy of the loss's own forward pass, so no extra pass is needed.
         if len(batches) > 1 and self._spec.objective == "policy":
             with self._timed("old_logprobs"):
                 self._objective.fix_old_logprobs(micros)
@@ -133,7 +137,7 @@ class LearnerWorker:
         )
         if applied:
             metrics["grad_norm"] = sum(norm for _, norm in applied) / len(applied)
-        metrics["learning_rate"] = self._engine.optimizer.param_groups[0]["lr"]
+        metrics["learning_rate"] = self.engine.optimizer.param_groups[0]["lr"]
         metrics["skipped"] = float(len(results) - len(applied))
         return metrics
 
@@ -142,12 +146,13 @@ class LearnerWorker:
         rate = learning_rate(
             self._optimizer_steps, self._spec.config.optimizer, self._spec.total_steps
         )
-        for group in self._engine.optimizer.param_groups:
+        for group in self.engine.optimizer.param_groups:
             group["lr"] = rate
         with self._timed("gradient"):
             sums = self._accumulate(batch)
         with self._timed("update"):
-            applied, norm = update(self._engine, self._spec.config.optimizer.max_grad_norm)
+            applied, norm = update(self.engine, self._spec.config.optimizer.max_grad_norm)
+        # A skipped step counts too: the schedule is planned for all steps of the run.
         self._optimizer_steps += 1
         self._skipped_in_row = 0 if applied else self._skipped_in_row + 1
         if self._skipped_in_row >= MAX_SKIPPED:
@@ -164,18 +169,21 @@ class LearnerWorker:
         broken = torch.zeros((), dtype=torch.int32, device=self._device)
         for number, micro in enumerate(batch, start=1):
             last = number == len(batch)
-            self._engine.set_gradient_accumulation_boundary(last)
+            # DeepSpeed adds gradients up until a boundary, and `update` takes a step only there.
+            self.engine.set_gradient_accumulation_boundary(last)
             loss, metrics = self._objective.loss(micro)
             metrics["loss"] = loss.detach().double()
             sums = merge_metrics(sums, metrics) if sums else metrics
             broken |= ~torch.isfinite(loss.detach())
             if last:
-                # A loss can be infinite while its gradient is not. One broken loss anywhere makes
-                # every rank's gradient NaN, so there is one way to skip and all ranks take it.
+                # A loss can be infinite while its gradient is finite. One broken loss anywhere
+                # makes every rank's gradient NaN here, so the check of the gradient norm in
+                # `update` is the only way to skip a step, and all ranks take it together.
                 torch.distributed.all_reduce(broken, torch.distributed.ReduceOp.MAX)
                 loss = loss * torch.where(broken > 0, torch.nan, 1.0)
-            # DeepSpeed averages over ranks; the weights already make the loss a sum over them.
-            self._engine.backward(loss * self._spec.config.ranks)
+            # DeepSpeed divides gradients by the number of ranks, but the token weights hold the
+            # normaliser of the whole optimizer step, so the gradients of ranks must add up.
+            self.engine.backward(loss * self._spec.config.ranks)
         return sums
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -188,12 +196,14 @@ class LearnerWorker:
             device=self._device,
         )
         rows: list[Floats] = []
+        # Temperature 1, as the engines use when they score the canary of a weight sync.
         for batch in batches:
             logprobs_RT, _ = self._objective.forward(batch, temperature=1.0)
             rows.extend(logprobs_RT.cpu().numpy())
+        # Nothing predicts a first token, and rows are padded to a common width.
         return [row[1 : len(ids)] for row, ids in zip(rows, sequences, strict=True)]
 
-    def open_sync(self, spec: SyncSpec) -> list[list[TensorSpec]]:
+    def open_sync(self, spec: SyncSpec) -> list[Bucket]:
         """Prepare to send weights; return the plan of buckets."""
         self._sender = WeightSender(
             self.module,
@@ -209,29 +219,28 @@ class LearnerWorker:
         self._sender.join(host)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def send_bucket(self, index: int) -> str | bytes | None:
+    def send_bucket(self, index: int) -> SentPart:
         """Send one bucket of the current weights; see WeightSender.send."""
         return self._sender.send(index)
 
-    def save(self, folder: str, tag: str) -> None:
-        """Write everything that is needed to go on from here to `folder/tag`."""
+    def save(self, folder: Path) -> None:
+        """Write everything that is needed to continue from here to `folder`."""
         state = {"steps": self._optimizer_steps, "skipped_in_row": self._skipped_in_row}
-        save_checkpoint(self._engine, Path(folder), tag, state)
+        save_checkpoint(self.engine, folder, state)
 
-    def load(self, folder: str, tag: str) -> None:
-        """Go on from what `save` wrote; raises CheckpointError if it does not fit."""
-        state = load_checkpoint(self._engine, Path(folder), tag, self._spec)
+    def load(self, folder: Path) -> None:
+        """Continue from what `save` wrote; raises CheckpointError if it does not fit."""
+        state = load_checkpoint(self.engine, folder, self._spec)
         self._optimizer_steps = state["steps"]
         self._skipped_in_row = state["skipped_in_row"]
 
-    def export(self, folder: str) -> None:
+    def export(self, folder: Path) -> None:
         """Write a Hugging Face folder (weights in the run's precision, tokenizer) to `folder`."""
-        export_model(self.module, Path(folder), self._spec, partitioned=self.zero_stage == 3)
+        export_model(self.module, folder, self._spec, partitioned=self.zero_stage == 3)
 
     def close(self) -> None:
         """Leave the process group; the rank is of no use afterwards."""
-        del self._objective
-        self._engine = None
+        del self._objective, self.engine
         torch.distributed.destroy_process_group()
 
     def _load(self, *, gradient_checkpointing: bool, lora: LoraConfig | None) -> PolicyModel:

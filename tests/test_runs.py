@@ -18,7 +18,7 @@ import pytest
 import yaml
 from commands import START_SECONDS, Command, wait_until
 
-from rlsys.assets import tiny_path
+from rlsys.assets import shipped_path
 from rlsys.config.loading import load_config
 from rlsys.data.problems import TaskStream, load_problems
 from rlsys.launch.training import weights_folder
@@ -151,7 +151,7 @@ def check_export(folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer.decode(tokenizer("3+8=")["input_ids"]).endswith("3+8=")
     assert model.lm_head.weight is model.model.embed_tokens.weight
-    before, after = weights(tiny_path()), weights(folder)
+    before, after = weights(shipped_path("tiny")), weights(folder)
     assert before.keys() == after.keys()
     assert all((before[name] != after[name]).any() for name in before)
 
@@ -178,7 +178,7 @@ def test_learning_rate_zero_changes_nothing(start: Start) -> None:
     gaps = np.array([[row["gap/mean"], row["gap/canary"]] for row in rows])
     assert gaps.max() < 1e-5  # far below 1e-3, and so the same in every step
     assert len(set(gaps[:, 1])) == 1
-    before, after = weights(tiny_path()), weights(command.run_dir / "export")
+    before, after = weights(shipped_path("tiny")), weights(command.run_dir / "export")
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value)
 

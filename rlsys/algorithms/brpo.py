@@ -8,8 +8,8 @@ Shapes. G episodes of one problem; M increasing budgets, counted s = 0..M-1; A a
 N = M * A answers of one episode in slot order, entries [s * A, (s + 1) * A) belonging to budget s.
 Slot s of a thought is its tokens [budget[s - 1], budget[s]).
 
-V1 looks at the same thought under smaller budgets, V2 at the other thoughts of the group. Hence
-mode `v1only` is progress against oneself and `v2only` is the one that resembles GRPO.
+V1 is a baseline from the same thought under smaller budgets, V2 one from all thoughts of the group.
+So mode `v1only` rewards the progress of a thought, and `v2only` is the one that resembles GRPO.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Branch(NamedTuple):
 def prior(name: str, budgets: Sequence[int]) -> Array:
     """Return the weight of each budget in the return of a thought (Section 3.1), float64[M], sum 1.
 
-    `base` puts everything on the largest budget, `uniform` weighs all alike, `linear` weighs each
-    in proportion to its tokens. Raises ValueError for another name.
+    `base` puts everything on the largest budget, `uniform` gives all budgets the same weight, and
+    `linear` weighs each in proportion to its tokens. Raises ValueError for another name.
     """
     match name:
         case "base":
@@ -70,6 +70,7 @@ def returns(scores: ArrayLike, prior: ArrayLike) -> Array:
 
     A token can only influence the answers given after it, so earlier budgets do not count.
     """
+    # A sum over k >= s is a cumulative sum that runs from the last budget to the first.
     weighted_GM = np.asarray(prior, dtype=np.float64) * np.asarray(scores, dtype=np.float64)
     return np.cumsum(weighted_GM[:, ::-1], axis=1)[:, ::-1]
 
@@ -77,15 +78,21 @@ def returns(scores: ArrayLike, prior: ArrayLike) -> Array:
 def progress_baseline(scores: ArrayLike, prior: ArrayLike, decay: float) -> Array:
     """Return V1 (Eq. 7), float64[G, M]: the mean of a thought's own earlier scores.
 
-    The score at budget k < s weighs decay ** (s - k), normalised: the newest is the heaviest. The
-    prior's mass from s on scales the mean to the size of the return. V1[:, 0] is 0.
+    The score at budget k < s weighs decay ** (s - k), normalised, so the newest score has the
+    largest weight. The prior's mass from s on scales the mean to the size of the return. V1[:, 0]
+    is 0.
     """
     prior_M = np.asarray(prior, dtype=np.float64)
     slots_M = np.arange(prior_M.size)
     age_MM = slots_M[:, None] - slots_M
-    # Shifting the exponent by one makes the newest weight exactly 1, so no row sums to less.
+    # Decay to the power of s - k - 1 makes the newest weight exactly 1, and normalising removes the
+    # shift again. Every row but the first then sums to at least 1, so the division below can use 1
+    # as its floor and leaves the empty first row at 0. `abs` only keeps the upper triangle, which
+    # tril removes, from overflowing.
     weights_MM = np.tril(np.power(decay, np.abs(age_MM - 1)), k=-1)
     weights_MM /= np.maximum(weights_MM.sum(axis=1, keepdims=True), 1.0)
+    # The return at s sums the prior's weights from s on. A mean score times this mass is the return
+    # that the thought would get if it stayed as good as it was before slot s.
     remaining_M = np.cumsum(prior_M[::-1])[::-1]
     mean_GM: Array = np.asarray(scores, dtype=np.float64) @ weights_MM.T
     return remaining_M * mean_GM
@@ -96,6 +103,7 @@ def group_baseline(returns_GM: Array) -> Array:
 
     A group of one has no baseline: V2 is 0.
     """
+    # The mean of a single return is that return, and every advantage would be 0.
     if len(returns_GM) == 1:
         return np.zeros_like(returns_GM)
     mean_1M: Array = returns_GM.mean(axis=0, keepdims=True)
@@ -134,6 +142,8 @@ def thought_advantages(
     returns_GM = returns(scores, prior)
     match mode:
         case "brpo":
+            # The later the slot, the more earlier scores of its own a thought has. So V1 starts
+            # with no share at all, where it knows nothing, and gains on V2 from slot to slot.
             share_M = np.arange(num_budgets) / num_budgets
             if coefficients is not None:
                 share_M = np.asarray(coefficients, dtype=np.float64)
@@ -146,7 +156,7 @@ def thought_advantages(
         case "none":
             baseline_GM = np.zeros_like(returns_GM)
         case "notrain":
-            baseline_GM = returns_GM
+            baseline_GM = returns_GM  # the advantage is exactly 0
         case _:
             raise ValueError(
                 f"mode {mode!r} is unknown; use 'brpo', 'v1only', 'v2only', 'none' or 'notrain'"
@@ -175,8 +185,11 @@ def answer_advantages(
         raise ValueError(f"answer method {method!r} is unknown; use 'brpo' or 'grpo'")
     scores_GN = np.asarray(scores, dtype=np.float64)
     if answers == 1:
+        # Across episodes here: against itself the only answer of a cut would get advantage 0.
         baseline_GN = scores_GN.mean(axis=0, keepdims=True)
     else:
+        # By cut and not by budget: where a thought ends early, several budgets share its end, and
+        # the answers of all of them were given under the same condition.
         splits_GN = np.asarray(splits)
         siblings_GNN = splits_GN[:, :, None] == splits_GN[:, None, :]
         sums_GN = np.einsum("gij,gj->gi", siblings_GNN, scores_GN)
@@ -198,6 +211,7 @@ def truncation_plan(
 
     Example: truncation_plan(20, True, (16, 32, 48), 2) == [(16, 2, 0, True), (20, 4, 1, False)]
     """
+    # Budgets increase, so equal cuts are neighbours and groupby joins all of them.
     cuts = [min(budget, length) for budget in budgets]
     return [
         Branch(cut, answers * len(list(shared)), split, not (closed and cut == length))

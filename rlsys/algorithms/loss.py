@@ -1,16 +1,16 @@
 """Losses on flat tokens, and the sums from which their metrics are made.
 
-A loss is a sum over tokens of weight * term, and the weights already hold the normaliser of the
+A loss is a sum over tokens of weight * term, and the weights already contain the normaliser of the
 whole mini-batch (`token_scale`). So the losses of any split into micro-batches, accumulation steps
 and ranks add up to the same total, and so do the gradients; no part of a split may average.
 
-Metrics follow the same rule. The ending of a name says how two parts join and what is reported:
+Metrics follow the same rule. The ending of a name defines how two parts join and what is reported:
 
     tokens      added              trained tokens (weight not 0)
-    pairs       added              pairs, where the loss is one of pairs: they divide, not tokens
+    pairs       added              pairs, if the loss is over pairs; then they are the divisor
     NAME_sum    added              NAME_mean = sum / tokens
     NAME_count  added              NAME_share = count / tokens
-    NAME_max    the larger stays   NAME_max
+    NAME_max    larger one         NAME_max
 
 Shape: T tokens of one micro-batch, rows joined.
 """
@@ -29,7 +29,7 @@ from rlsys.config import LossConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossInputs:
-    """What the policy loss looks at, each [T]; where the weight is 0 the rest may be anything."""
+    """Inputs of the policy loss, each [T]; where the weight is 0 the other values are not used."""
 
     logprobs_T: Tensor
     """Log-probs under the weights being trained; the gradient flows through these."""
@@ -57,6 +57,8 @@ def policy_loss(inputs: LossInputs, config: LossConfig) -> tuple[Tensor, dict[st
     """
     assert inputs.reference_logprobs_T is not None or config.kl_coefficient == 0
     assert inputs.entropy_T is not None or config.entropy_coefficient == 0
+    # Not by the advantage: a trained token may have advantage 0, and still counts in every mean and
+    # in the KL and entropy terms.
     trained_T = inputs.weights_T != 0
     loss_T, metrics = _surrogate(inputs, trained_T, config)
     if inputs.reference_logprobs_T is not None:
@@ -76,18 +78,28 @@ def _surrogate(
     inputs: LossInputs, trained_T: Tensor, config: LossConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the clipped, importance-weighted surrogate of every token and its metric sums."""
-    # Cleaned before exp: a NaN times a weight of 0 is still a NaN, in the gradient too.
+    # Untrained tokens are set to 0 before exp. Their weight of 0 would not be enough: 0 times NaN
+    # or infinity is NaN, in the gradient too.
     logprobs_T = _clean(trained_T, inputs.logprobs_T)
     old_T = _clean(trained_T, inputs.old_logprobs_T)
     sampled_T = _clean(trained_T, inputs.sampled_logprobs_T)
     advantages_T = _clean(trained_T, inputs.advantages_T)
 
     low, high = 1.0 - config.clip_low, 1.0 + config.clip_high
+    # The probability ratio to the engine is split in two. `ratio` compares the learner with itself,
+    # so the clip bounds what the update changes. `importance` compares learner and engine, which
+    # differ by rounding and by stale weights; it is a constant factor and gets no gradient.
     ratio_T = torch.exp(logprobs_T - old_T)
     importance_T = torch.exp(old_T - sampled_T).detach()
+    # Only the upper side is bounded: a large weight lets one token dominate the batch, a small one
+    # merely removes a token that the learner would hardly sample.
     weight_T = importance_T.clamp(max=config.importance_cap)
+    # The minimum is a lower bound of the gain: leaving the interval is never rewarded, but the way
+    # back into it keeps its gradient.
     surrogate_T = torch.minimum(ratio_T * advantages_T, ratio_T.clamp(low, high) * advantages_T)
 
+    # The clip acts only where the ratio has already moved in the direction of the advantage, so
+    # only these tokens count as clipped.
     gap_T = (old_T - sampled_T).detach().abs()
     clipped_low_T = (ratio_T < low) & (advantages_T < 0)
     clipped_high_T = (ratio_T > high) & (advantages_T > 0)
@@ -102,6 +114,7 @@ def _surrogate(
         "engine_gap_sum": _total(trained_T, gap_T),
         "engine_gap_max": gap_T.max(),
         "importance_sum": _total(trained_T, weight_T),
+        # Compared before the clamp: afterwards nothing exceeds the cap.
         "importance_truncated_count": _total(trained_T, importance_T > config.importance_cap),
     }
 
@@ -172,16 +185,20 @@ def summarise(metric_sums: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def _clean(trained_T: Tensor, values_T: Tensor) -> Tensor:
-    """Replace whatever stands on untrained tokens by 0."""
+    """Replace the values of untrained tokens by 0."""
     return torch.where(trained_T, values_T, 0.0)
 
 
 def _total(trained_T: Tensor, values_T: Tensor) -> Tensor:
-    """Sum over trained tokens, in float64: float32 stops counting at 2 ** 24."""
+    """Sum over trained tokens, in float64: a float32 sum of ones stops growing at 2 ** 24."""
     return _clean(trained_T, values_T.detach()).sum(dtype=torch.float64)
 
 
 def _k3(logprobs_T: Tensor, other_T: Tensor) -> Tensor:
-    """Estimate KL(policy || other) on tokens of the policy: never negative, low variance."""
+    """Estimate KL(policy || other) on tokens that the policy sampled: never negative, low variance.
+
+    With r = other / policy it is r - 1 - log r, the plain estimate -log r plus a term of mean 0.
+    """
+    # expm1 keeps the digits that exp(x) - 1 would lose for the tiny x of two nearly equal policies.
     log_ratio_T = other_T - logprobs_T
     return torch.expm1(log_ratio_T) - log_ratio_T

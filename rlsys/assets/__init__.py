@@ -25,8 +25,3 @@ def shipped_path(name: str) -> Path:
             "install rlsys again, or train the model anew with rlsys sft"
         )
     return folder
-
-
-def tiny_path() -> Path:
-    """Folder of the arithmetic reasoner."""
-    return shipped_path("tiny")

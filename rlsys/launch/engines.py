@@ -1,11 +1,11 @@
-"""Engines as Ray actors, from the settings of a model and of its generation."""
+"""Starts engines as Ray actors, from the settings of a model and of its generation."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Final
 
 import ray
 
@@ -13,10 +13,11 @@ from actors.generation import EngineSpec, GenerationActor, engine_environment
 from actors.pools import GenerationPool
 from actors.reflection import ReflectionActor, ReflectionPool
 from rlsys.config import EnginesConfig, ModelConfig, RevisionConfig
+from rlsys.launch.session import RayOptions
 from rlsys.tokenization.model_folder import resolve_model_path
 
 CLOSE_SECONDS: Final = 20.0
-"""How long actors may take to end by themselves before they are killed."""
+"""How long actors may take to end by themselves before Ray kills them."""
 
 
 def engine_pool(
@@ -24,16 +25,16 @@ def engine_pool(
     generation: EnginesConfig,
     max_length: int,
     seed: int,
-    options: Sequence[dict[str, Any]],
+    options: Sequence[RayOptions],
 ) -> GenerationPool:
-    """An actor per entry of `options`, which say where it runs; nothing is loaded yet.
+    """Start one actor per entry of `options`; no model is loaded yet.
 
     Args:
-        model: what every engine serves.
-        generation: how.
-        max_length: most tokens of a whole sequence.
-        seed: of samples without a seed of their own.
-        options: Ray options of each actor.
+        model: the model that every engine serves.
+        generation: settings of the engines.
+        max_length: largest number of tokens of a whole sequence.
+        seed: for samples without a seed of their own.
+        options: Ray options of each actor, which decide where it runs.
     """
     actor = ray.remote(GenerationActor)
     return GenerationPool(
@@ -44,18 +45,18 @@ def engine_pool(
     )
 
 
-def reader_pool(
-    revision: RevisionConfig, max_length: int, seed: int, options: Sequence[dict[str, Any]]
+def reflection_pool(
+    revision: RevisionConfig, max_length: int, seed: int, options: Sequence[RayOptions]
 ) -> ReflectionPool:
-    """The same for the reflection model's engines, which Ray starts again when they die."""
+    """Do the same for engines of the reflection model, which Ray starts again when they die."""
     actor = ray.remote(ReflectionActor)
-    readers = [
+    engines = [
         actor.options(max_restarts=revision.restarts, **place_options).remote(
             _spec(revision.model, revision.generation, max_length, seed, index)
         )
         for index, place_options in enumerate(options)
     ]
-    return ReflectionPool(readers, timeout_s=revision.timeout_s)
+    return ReflectionPool(engines, timeout_s=revision.timeout_s)
 
 
 def _spec(
@@ -80,11 +81,11 @@ def _spec(
 async def frozen_engines(
     model: ModelConfig, generation: EnginesConfig, max_length: int, seed: int
 ) -> AsyncIterator[GenerationPool]:
-    """Engines of a model that is not trained, loaded for the time of the block."""
+    """Load the engines of a model that is not trained, and close them when the block ends."""
     variables = engine_environment(
         on_gpu=generation.gpus_per_engine > 0, threads=int(generation.cpus_per_engine)
     )
-    options = {
+    options: RayOptions = {
         "num_cpus": generation.cpus_per_engine,
         "num_gpus": generation.gpus_per_engine,
         "runtime_env": {"env_vars": variables},
@@ -94,11 +95,14 @@ async def frozen_engines(
         await pool.start()
         yield pool
     finally:
-        await quietly(pool.close())
+        await close_within_limit(pool.close())
 
 
-async def quietly(closing: Coroutine[Any, Any, None]) -> None:
-    """Wait for an actor to end; one that is already dead or too slow is Ray's to kill."""
+async def close_within_limit(closing: Coroutine[object, object, None]) -> None:
+    """Wait at most CLOSE_SECONDS for actors to end; Ray kills those that are dead or too slow.
+
+    Errors are dropped: this runs while a run ends, often because of an error that is worth more.
+    """
     with suppress(Exception):
         async with asyncio.timeout(CLOSE_SECONDS):
             await closing

@@ -10,7 +10,7 @@ from typing import Self
 from actors.pools import GenerationPool
 from rlsys.environments.economics.benchmark.config import LocalModelConfig
 from rlsys.launch.engines import frozen_engines
-from rlsys.launch.resources import Bundle, check_local_gpus, several
+from rlsys.launch.resources import Bundle, check_local_gpus, numbered_bundles
 from rlsys.launch.session import ray_session
 from rlsys.types import Completion, GenerationRequest
 
@@ -56,4 +56,6 @@ class LocalModel:
 
     def _bundles(self) -> list[Bundle]:
         wanted = self._config.generation
-        return several("engine", wanted.engines, wanted.cpus_per_engine, wanted.gpus_per_engine)
+        return numbered_bundles(
+            "engine", wanted.engines, wanted.cpus_per_engine, wanted.gpus_per_engine
+        )

@@ -9,7 +9,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import ray
 
@@ -26,7 +26,7 @@ from rlsys.config.reflection import (
 from rlsys.errors import EngineError
 from rlsys.launch.engines import frozen_engines
 from rlsys.launch.preflight import check_local_gpus
-from rlsys.launch.resources import SERVICE_CPUS, Bundle, several
+from rlsys.launch.resources import SERVICE_CPUS, Bundle, numbered_bundles
 from rlsys.launch.session import ray_session, run
 from rlsys.reflection.detector import ReflectionDetector
 from rlsys.reflection.labelling.chat import EndpointChat, EngineChat
@@ -288,12 +288,12 @@ async def _policy(place: Workspace) -> AsyncIterator[Policy]:
 
 
 def _policy_bundles(config: ReflectionConfig) -> list[Bundle]:
-    graders = several("grading actor", config.grading.actors, SERVICE_CPUS)
+    graders = numbered_bundles("grading actor", config.grading.actors, SERVICE_CPUS)
     return _engine_bundles("policy", config.generation) + graders
 
 
 def _engine_bundles(name: str, generation: GenerationConfig) -> list[Bundle]:
-    return several(
+    return numbered_bundles(
         f"{name} engine",
         generation.engines,
         generation.cpus_per_engine,
@@ -307,5 +307,5 @@ def _write(path: Path, made: Iterable[Mapping[str, str]], say: Say) -> None:
     say(f"wrote {len(lines):,} rows to {path}")
 
 
-def _sentence(verb: str, counts: Mapping[str, Any]) -> str:
+def _sentence(verb: str, counts: Mapping[str, int]) -> str:
     return f"{verb}: " + ", ".join(f"{count:,} {name}" for name, count in counts.items() if count)

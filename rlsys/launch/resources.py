@@ -1,7 +1,8 @@
-"""What the processes of a run ask of the machines, and whether these can hold it.
+"""Resources that the processes of a run need, and the check that the machines have them.
 
-A rank and an engine that both ask for a fraction of a card share one; everything else has a bundle
-of its own. Ray waits for ever for a bundle that no node can hold, so that is found here.
+A rank and an engine that both ask for a fraction of a card share a bundle, and so do an engine and
+an engine of the reflection model; every other process has a bundle of its own. Ray waits
+without end for a bundle that fits on no node, so this is checked before Ray is asked.
 """
 
 from __future__ import annotations
@@ -41,57 +42,64 @@ def colocated(learner: LearnerConfig, generation: GenerationConfig) -> bool:
 
 
 Wanted = RunConfig | SftConfig | Sequence[Bundle]
-"""What asks for resources: a run, or its bundles themselves."""
+"""A run that needs resources, or the list of its bundles."""
 
 
 def bundles(config: Wanted) -> list[Bundle]:
-    """Every bundle of a run: those of the placement group, then the services."""
+    """Return every bundle of a run: those of the placement group, then the services."""
     if isinstance(config, Sequence):
         return list(config)
     if isinstance(config, SftConfig):
         return placed_bundles(config)
     return [
         *placed_bundles(config),
-        *several("environment actor", config.rollout.environment_actors, SERVICE_CPUS),
-        *several("grading actor", config.grading.actors, SERVICE_CPUS),
+        *numbered_bundles("environment actor", config.rollout.environment_actors, SERVICE_CPUS),
+        *numbered_bundles("grading actor", config.grading.actors, SERVICE_CPUS),
     ]
 
 
 def placed_bundles(config: RunConfig | SftConfig) -> list[Bundle]:
-    """The bundles of the placement group, in its order: ranks, engines, readers.
+    """Return the bundles of the placement group: ranks, engines, engines of the reflection model.
 
-    What shares a card shares a bundle: see `engine_bundle` and `reader_bundle`.
+    Processes that share a card share a bundle: see `engine_bundle` and `reflection_bundle`.
     """
     learner = config.learner
-    ranks = several("learner rank", learner.ranks, learner.cpus_per_rank, learner.gpus_per_rank)
+    ranks = numbered_bundles(
+        "learner rank", learner.ranks, learner.cpus_per_rank, learner.gpus_per_rank
+    )
     if isinstance(config, SftConfig):
         return ranks
-    generation, readers = config.generation, _readers(config)
+    generation, reflection = config.generation, _reflection_bundles(config)
     if colocated(learner, generation):
         cpus = learner.cpus_per_rank + generation.cpus_per_engine
-        ranks, engines = [], several("shared card", learner.ranks, cpus, 1.0)
+        ranks, engines = [], numbered_bundles("shared card", learner.ranks, cpus, 1.0)
     else:
-        engines = several(
+        engines = numbered_bundles(
             "engine", generation.engines, generation.cpus_per_engine, generation.gpus_per_engine
         )
-    if beside(config):
-        engines = [_with_reader(*pair) for pair in zip_longest(engines, readers)]
-        readers = []
-    return ranks + engines + readers
+    if reflection_shares_policy_card(config):
+        engines = [_with_reflection(*pair) for pair in zip_longest(engines, reflection)]
+        reflection = []
+    return ranks + engines + reflection
 
 
 def engine_bundle(config: RunConfig, engine: int) -> int:
-    """Which of the placed bundles holds an engine."""
+    """Return the index of the bundle, among the placed ones, that contains an engine."""
     return engine + (0 if colocated(config.learner, config.generation) else config.learner.ranks)
 
 
-def reader_bundle(config: RunConfig, reader: int) -> int:
-    """Which of the placed bundles holds an engine of the reflection model."""
-    return engine_bundle(config, reader + (0 if beside(config) else config.generation.engines))
+def reflection_bundle(config: RunConfig, index: int) -> int:
+    """Return the index of the placed bundle that contains an engine of the reflection model."""
+    return engine_bundle(
+        config, index + (0 if reflection_shares_policy_card(config) else config.generation.engines)
+    )
 
 
-def beside(config: RunConfig) -> bool:
-    """True if reader i and engine i share card i: both ask for a fraction of one."""
+def reflection_shares_policy_card(config: RunConfig) -> bool:
+    """True if engine i of the reflection model shares card i with engine i of the policy.
+
+    That is so if both ask for a fraction of a card.
+    """
     revision = config.revision
     return (
         revision is not None
@@ -100,28 +108,30 @@ def beside(config: RunConfig) -> bool:
     )
 
 
-def _readers(config: RunConfig) -> list[Bundle]:
-    """A bundle for every engine of the reflection model."""
+def _reflection_bundles(config: RunConfig) -> list[Bundle]:
+    """Return a bundle for every engine of the reflection model."""
     if config.revision is None:
         return []
     wanted = config.revision.generation
-    return several("reader", wanted.engines, wanted.cpus_per_engine, wanted.gpus_per_engine)
+    return numbered_bundles(
+        "reflection engine", wanted.engines, wanted.cpus_per_engine, wanted.gpus_per_engine
+    )
 
 
-def _with_reader(card: Bundle, reader: Bundle | None) -> Bundle:
-    """A bundle that holds a reader too; a whole card is no larger for it."""
-    if reader is None:
+def _with_reflection(card: Bundle, added: Bundle | None) -> Bundle:
+    """Return the bundle with a reflection engine added; it never needs more than one whole card."""
+    if added is None:
         return card
-    return card._replace(cpus=card.cpus + reader.cpus, gpus=min(card.gpus + reader.gpus, 1.0))
+    return card._replace(cpus=card.cpus + added.cpus, gpus=min(card.gpus + added.gpus, 1.0))
 
 
-def several(name: str, count: int, cpus: float, gpus: float = 0.0) -> list[Bundle]:
-    """`count` equal bundles, numbered from 1."""
+def numbered_bundles(name: str, count: int, cpus: float, gpus: float = 0.0) -> list[Bundle]:
+    """Return `count` equal bundles, numbered from 1."""
     return [Bundle(f"{name} {i + 1} of {count}", cpus, gpus) for i in range(count)]
 
 
 def check_shares(config: RunConfig) -> None:
-    """Raise ConfigError for numbers of cards that no machine could give."""
+    """Raise ConfigError for numbers of cards that no machine can provide."""
     rank, engine = config.learner.gpus_per_rank, config.generation.gpus_per_engine
     if rank > 1:
         raise ConfigError(
@@ -141,7 +151,7 @@ def check_shares(config: RunConfig) -> None:
             "them to the same number, or give each a whole card"
         )
     if config.revision is not None:
-        _check_readers(config, config.revision.generation)
+        _check_reflection(config, config.revision.generation)
 
 
 def _check_parallel(key: str, wanted: EnginesConfig) -> None:
@@ -153,10 +163,10 @@ def _check_parallel(key: str, wanted: EnginesConfig) -> None:
         )
 
 
-def _check_readers(config: RunConfig, wanted: EnginesConfig) -> None:
+def _check_reflection(config: RunConfig, wanted: EnginesConfig) -> None:
     key = "environment.revision.generation"
     _check_parallel(key, wanted)
-    if not beside(config):
+    if not reflection_shares_policy_card(config):
         return
     if wanted.engines > config.generation.engines:
         raise ConfigError(
@@ -167,30 +177,30 @@ def _check_readers(config: RunConfig, wanted: EnginesConfig) -> None:
     total = rank + config.generation.gpus_per_engine + wanted.gpus_per_engine
     if total > 1:
         raise ConfigError(
-            f"{key}.gpus_per_engine {wanted.gpus_per_engine:g} and what else runs on its card add "
-            f"up to {total:g}; lower them to 1 together, or give the readers whole cards"
+            f"{key}.gpus_per_engine {wanted.gpus_per_engine:g} and the other shares of its card "
+            f"add up to {total:g}; lower them to 1 together, or give these engines whole cards"
         )
 
 
 def check_resources(config: Wanted, nodes: Sequence[Mapping[str, float]]) -> None:
-    """Raise ResourceError, with the first bundle that no node can hold, if there is one.
+    """Raise ResourceError for the first bundle that fits on no node, if there is one.
 
     `nodes` holds the total resources of every node as Ray names them: {"CPU": 8, "GPU": 2}.
     """
     free = [_Node.of(node) for node in nodes]
-    there = "; ".join(map(str, free))
+    total = "; ".join(map(str, free))
     # Large first, as a placement group would; services take what is left.
     for bundle in sorted(bundles(config), key=lambda b: (-b.gpus, -b.cpus)):
         if not any(node.take(bundle) for node in free):
             left = "; ".join(map(str, free))
             raise ResourceError(
-                f"{bundle} fits on no node: there is {there}, of which {left} is left beside the "
-                "other bundles; ask for less in the configuration, or add nodes"
+                f"{bundle} fits on no node: there is {total}, of which the other bundles leave "
+                f"{left}; ask for less in the configuration, or add nodes"
             )
 
 
 def check_local_gpus(config: Wanted) -> None:
-    """The same for the cards of this machine, before a local Ray is started on it.
+    """Do the same for the cards of this machine, before a local Ray is started on it.
 
     Logical cores are not compared: a local Ray is started with as many as the run asks for.
     """
@@ -209,7 +219,7 @@ def check_local_gpus(config: Wanted) -> None:
 
 @dataclass(slots=True)
 class _Node:
-    """What is left of a node: logical cores, and the free part of every card."""
+    """The free resources of a node: logical cores, and the free part of every card."""
 
     cpus: float
     cards: list[float]
@@ -230,6 +240,7 @@ class _Node:
         return True
 
     def _cards_for(self, shares: Sequence[float]) -> dict[int, float] | None:
+        """Choose a card for every share, first fit as Ray does; None if there are too few."""
         chosen: dict[int, float] = {}
         for share in shares:
             fitting = (

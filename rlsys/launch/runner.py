@@ -7,7 +7,7 @@ import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import ray
 
@@ -15,47 +15,52 @@ from actors.pools import GenerationPool
 from rlsys.training.protocols import FinishedGroup
 from rlsys.types import GroupReport, Task
 
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
 
 class RayRunner:
-    """Sends each group to the environment actor with the fewest groups in hand."""
+    """Sends each group to the environment actor that runs the fewest groups."""
 
-    def __init__(self, environments: Sequence[Any], engines: GenerationPool) -> None:
+    def __init__(self, environments: Sequence[ActorHandle], engines: GenerationPool) -> None:
+        """`environments` are Ray handles of EnvironmentActors."""
         self._environments = list(environments)
-        self._in_hand = [0] * len(self._environments)
+        self._running = [0] * len(self._environments)
         self._engines = engines
 
     async def train_group(self, index: int, task: Task) -> FinishedGroup:
-        """Grow one training group; its samples stay in the object store."""
+        """Roll out one training group; its samples stay in the object store."""
         with self._environment() as actor:
+            # Two results are two objects, so the samples can be left unread.
             method = actor.train_group.options(num_returns=2)
             samples, report = method.remote(index, task)
             return FinishedGroup(report=await report, samples=samples)
 
     async def evaluate_group(self, index: int, task: Task) -> GroupReport:
-        """Grow one evaluation group."""
+        """Roll out one evaluation group."""
         with self._environment() as actor:
             report: GroupReport = await actor.evaluate_group.remote(index, task)
             return report
 
     async def cached_share(self) -> float:
-        """Share of all prompt tokens so far that a prefix cache served."""
+        """Return the share of all prompt tokens so far that was found in a prefix cache."""
         counts = await self._engines.counts()
         return counts.cached_tokens / max(counts.prompt_tokens, 1)
 
     def close(self) -> None:
-        """End the environment actors; what they still grow would ask engines that are gone."""
+        """Kill the environment actors: unfinished rollouts would call engines that are gone."""
         for environment in self._environments:
             ray.kill(environment)
 
     @contextmanager
-    def _environment(self) -> Iterator[Any]:
-        """The least busy environment actor, for the time one group takes."""
-        index = min(range(len(self._in_hand)), key=self._in_hand.__getitem__)
-        self._in_hand[index] += 1
+    def _environment(self) -> Iterator[ActorHandle]:
+        """Lend the least busy environment actor for the time that one group takes."""
+        index = min(range(len(self._running)), key=self._running.__getitem__)
+        self._running[index] += 1
         try:
             yield self._environments[index]
         finally:
-            self._in_hand[index] -= 1
+            self._running[index] -= 1
 
 
 class ObjectStoreFiles:

@@ -1,4 +1,4 @@
-"""A Ray session: joins the cluster it runs in, or starts a local one that holds what is asked."""
+"""A Ray session: joins the cluster it runs in, or starts a local one that is large enough."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import ceil
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import ray
 
@@ -21,22 +21,25 @@ from rlsys.launch.resources import (
     check_resources,
     engine_bundle,
     placed_bundles,
-    reader_bundle,
+    reflection_bundle,
 )
 
 T = TypeVar("T")
 
+RayOptions = dict[str, object]
+"""Options of a Ray actor: resources, environment variables, place."""
+
 
 @contextmanager
 def ray_session(config: Wanted) -> Iterator[None]:
-    """Connect to Ray for the time of the block, and check that it can hold the run.
+    """Connect to Ray for the time of the block, and check that the run fits.
 
-    With RAY_ADDRESS set (inside a cluster or a submitted job) that cluster is joined; otherwise a
-    local one is started with as many logical cores as the run asks for, so that a laptop with two
-    cores holds one process of each kind.
+    With RAY_ADDRESS set (inside a cluster or a submitted job) that cluster is joined. Otherwise a
+    local one is started with as many logical cores as the run needs, whatever the machine has, so
+    that a laptop with two cores can run one process of each kind.
 
     Raises:
-        ResourceError: no node can hold one of the run's bundles.
+        ResourceError: one of the run's bundles fits on no node.
     """
     quiet = {"log_to_driver": os.environ.get("RLSYS_ACTOR_LOGS", "0") == "1"}
     if os.environ.get("RAY_ADDRESS", "local") == "local":
@@ -54,13 +57,13 @@ def ray_session(config: Wanted) -> Iterator[None]:
 class Placement(NamedTuple):
     """Ray options of every actor that has a place in the placement group."""
 
-    ranks: list[dict[str, Any]]
-    engines: list[dict[str, Any]]
-    readers: list[dict[str, Any]]
+    ranks: list[RayOptions]
+    engines: list[RayOptions]
+    reflection: list[RayOptions]
 
 
-async def place(config: RunConfig | SftConfig) -> Placement:
-    """Reserve the placement group."""
+async def reserve_placement(config: RunConfig | SftConfig) -> Placement:
+    """Reserve the placement group; return the options that put every actor into its bundle."""
     from ray.util.placement_group import placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -68,10 +71,11 @@ async def place(config: RunConfig | SftConfig) -> Placement:
         {"CPU": bundle.cpus} | ({"GPU": bundle.gpus} if bundle.gpus else {})
         for bundle in placed_bundles(config)
     ]
+    # PACK: on as few nodes as possible, because weights go from ranks to engines after each step.
     group = placement_group(wanted, strategy="PACK")
     await group.ready()
 
-    def options(index: int, cpus: float, gpus: float, variables: dict[str, str]) -> dict[str, Any]:
+    def options(index: int, cpus: float, gpus: float, variables: dict[str, str]) -> RayOptions:
         return {
             "num_cpus": cpus,
             "num_gpus": gpus,
@@ -90,17 +94,17 @@ async def place(config: RunConfig | SftConfig) -> Placement:
     if isinstance(config, SftConfig):
         return Placement(ranks, [], [])
 
-    def engines(wanted: EnginesConfig, bundle: Callable[[int], int]) -> list[dict[str, Any]]:
+    def engines(wanted: EnginesConfig, bundle: Callable[[int], int]) -> list[RayOptions]:
         cpus, gpus = wanted.cpus_per_engine, wanted.gpus_per_engine
         variables = engine_environment(on_gpu=gpus > 0, threads=int(cpus))
         return [options(bundle(i), cpus, gpus, variables) for i in range(wanted.engines)]
 
     revision = config.revision
-    readers = None if revision is None else revision.generation
+    reflection = None if revision is None else revision.generation
     return Placement(
         ranks,
         engines(config.generation, partial(engine_bundle, config)),
-        [] if readers is None else engines(readers, partial(reader_bundle, config)),
+        [] if reflection is None else engines(reflection, partial(reflection_bundle, config)),
     )
 
 
@@ -115,8 +119,8 @@ def learner_environment(config: LearnerConfig) -> dict[str, str]:
     }
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """asyncio.run, with the error that a group of tasks hides brought to the surface."""
+def run(main: Coroutine[object, object, T]) -> T:
+    """Run `main` as asyncio.run does, but raise the cause inside an exception group by itself."""
     try:
         return asyncio.run(main)
     except BaseExceptionGroup as group:
@@ -126,7 +130,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The first of our own errors in a group, else its first leaf."""
+    """Return the first RlsysError in a group, or its first error if there is none."""
     while isinstance(error, BaseExceptionGroup):
         ours, _ = error.split(RlsysError)
         error = (ours or error).exceptions[0]
@@ -134,7 +138,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _death(error: ray.exceptions.RayActorError) -> RlsysError:
-    """Ray's words on a dead process as one sentence with the remedy."""
+    """Return Ray's error about a dead process as one sentence with the remedy."""
     return RlsysError(
         "a process of the run died; give the same command again to go on from the last checkpoint "
         f"({' '.join(str(error).split())})"

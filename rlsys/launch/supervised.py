@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Sequence
+from typing import NamedTuple
 
 import ray
 
 from learner.group import LearnerGroup
+from learner.plan import Size
 from learner.spec import LearnerSpec
 from rlsys.config import LossConfig, PreferenceFile, SftConfig
-from rlsys.launch.learner import RayLearner
-from rlsys.launch.session import place, ray_session, run
+from rlsys.launch.session import ray_session, reserve_placement, run
 from rlsys.sft.rows import SupervisedRows, supervised_rows
 from rlsys.tokenization.model_folder import resolve_model_path
 from rlsys.tokenization.tokenizer import load_tokenizer
 from rlsys.training.protocols import Reporter
+from rlsys.types import Sample
+
+
+class _SupervisedGroup(NamedTuple):
+    """The rows of one step, as the learner takes them."""
+
+    samples: Awaitable[tuple[Sample, ...]]
+    sizes: Sequence[Size]
 
 
 def sft(config: SftConfig, reporter: Reporter) -> None:
@@ -31,29 +41,29 @@ async def _sft(config: SftConfig, rows: SupervisedRows, reporter: Reporter) -> N
         dtype=config.model.dtype,
         seed=config.seed,
         config=config.learner,
-        # Every pair counts alike, however long; of single responses every token does.
+        # Each pair has the same weight, whatever its length; of single responses, each token has.
         loss=LossConfig(aggregation="sequence_mean" if pairs else "token_mean"),
         temperature=1.0,
         objective="rpo" if pairs else "nll",
         rpo=config.rpo,
         total_steps=config.steps,
     )
-    placed = await place(config)
-    group = await LearnerGroup.start(spec, placed.ranks)
+    placement = await reserve_placement(config)
+    learner = await LearnerGroup.start(spec, placement.ranks)
     try:
-        await _steps(config, rows, RayLearner(group), reporter)
+        await _steps(config, rows, learner, reporter)
     finally:
-        await group.close()
+        await learner.close()
 
 
 async def _steps(
-    config: SftConfig, rows: SupervisedRows, learner: RayLearner, reporter: Reporter
+    config: SftConfig, rows: SupervisedRows, learner: LearnerGroup, reporter: Reporter
 ) -> None:
     for step in range(config.steps):
         started = time.monotonic()
         samples = tuple(rows.samples(step, config.rows_per_step))
         sizes = [(s.num_tokens, s.num_trained) for s in samples]
-        metrics = await learner.step_samples([(ray.put(samples), sizes)])
+        metrics = await learner.step([_SupervisedGroup(ray.put(samples), sizes)])
         metrics["time/step"] = time.monotonic() - started
         if (step + 1) % config.log_every == 0 or step + 1 == config.steps:
             reporter.step(step + 1, metrics)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import ray
 
@@ -25,12 +25,11 @@ from rlsys.data.problems import TaskStream
 from rlsys.environments.base import Inputs, ReflectionModel
 from rlsys.errors import RlsysError
 from rlsys.grading.compare import self_test
-from rlsys.launch.engines import engine_pool, quietly, reader_pool
+from rlsys.launch.engines import close_within_limit, engine_pool, reflection_pool
 from rlsys.launch.inputs import check_inputs
-from rlsys.launch.learner import RayLearner
-from rlsys.launch.resources import SERVICE_CPUS, beside
+from rlsys.launch.resources import SERVICE_CPUS, reflection_shares_policy_card
 from rlsys.launch.runner import ObjectStoreFiles, RayRunner
-from rlsys.launch.session import place, ray_session, run
+from rlsys.launch.session import RayOptions, ray_session, reserve_placement, run
 from rlsys.launch.weights import connect
 from rlsys.tokenization.model_folder import resolve_model_path
 from rlsys.training.checkpoints import CheckpointStore
@@ -40,7 +39,6 @@ from rlsys.training.loop import Parts, StopSignal, unless_stopped
 from rlsys.training.loop import train as run_loop
 from rlsys.training.protocols import Reporter
 from rlsys.training.run_folder import CHECKPOINTS
-from rlsys.training.weight_sync import WeightSync
 from rlsys.types import GroupReport
 
 
@@ -106,7 +104,7 @@ async def _train(config: RunConfig, inputs: Inputs, reporter: Reporter) -> bool:
         start, finished = 0, {}
         if resumed is not None:
             start, checkpoint = resumed
-            await RayLearner(processes.learner).load(checkpoint / "learner")
+            await processes.learner.load(checkpoint / "learner")
             finished = checkpoints.read_groups(checkpoint)
             reporter.message(f"resuming after step {start} of {config.steps}")
         parts = await _parts(config, inputs, processes, checkpoints, reporter, stop)
@@ -135,18 +133,12 @@ async def _parts(
     reporter: Reporter,
     stop: StopSignal,
 ) -> Parts:
-    source, sink = await connect(config, processes.learner, processes.engines, processes.folder)
-    weights = WeightSync(
-        source=source,
-        sink=sink,
-        collective=sink.collective,
-        deadline_s=config.sync.deadline_s,
-        canary=inputs.canary,
-    )
     return Parts(
         runner=processes.runner,
-        learner=RayLearner(processes.learner),
-        weights=weights,
+        learner=processes.learner,
+        weights=await connect(
+            config, processes.learner, processes.engines, processes.folder, inputs.canary
+        ),
         checkpoints=checkpoints,
         reporter=reporter,
         stop=stop,
@@ -154,13 +146,13 @@ async def _parts(
 
 
 async def _evaluate(config: RunConfig, inputs: Inputs, reporter: Reporter) -> list[GroupReport]:
-    engines = _engine_pool(config, inputs, (await place(config)).engines)
+    engines = _engine_pool(config, inputs, (await reserve_placement(config)).engines)
     try:
         runner = _runner(config, inputs, engines)
         await engines.start()
         return await run_evaluation(runner, inputs.evaluation, reporter, 0)
     finally:
-        await quietly(engines.close())
+        await close_within_limit(engines.close())
 
 
 def weights_folder(run_dir: Path) -> Path:
@@ -176,76 +168,74 @@ def weights_folder(run_dir: Path) -> Path:
 @asynccontextmanager
 async def _processes(config: RunConfig, inputs: Inputs) -> AsyncIterator[_Processes]:
     """Start all at the same time (they import for long), end them whatever happens."""
-    placed = await place(config)
-    engines = _engine_pool(config, inputs, placed.engines)
-    readers = _reader_pool(config, inputs, placed.readers)
+    placement = await reserve_placement(config)
+    engines = _engine_pool(config, inputs, placement.engines)
+    reflection = _reflection_pool(config, inputs, placement.reflection)
     folder = weights_folder(config.run_dir)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     learner: LearnerGroup | None = None
-    runner = _runner(config, inputs, engines, readers)
-    starting = asyncio.ensure_future(_start(config, engines, readers))
+    runner = _runner(config, inputs, engines, reflection)
+    starting = asyncio.ensure_future(_start(config, engines, reflection))
     try:
-        learner = await LearnerGroup.start(_learner_spec(config), placed.ranks)
+        learner = await LearnerGroup.start(_learner_spec(config), placement.ranks)
         await starting
         yield _Processes(learner, engines, runner, str(folder))
     finally:
         runner.close()
-        if starting.done():  # one that still loads hears nothing; Ray kills it
-            await quietly(engines.close())
-            if readers is not None:
-                await quietly(readers.close())
+        if starting.done():  # an actor that still loads takes no call; Ray kills it
+            await close_within_limit(engines.close())
+            if reflection is not None:
+                await close_within_limit(reflection.close())
         if learner is not None:
-            await quietly(learner.close())
+            await close_within_limit(learner.close())
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _engine_pool(
-    config: RunConfig, inputs: Inputs, options: list[dict[str, Any]]
-) -> GenerationPool:
+def _engine_pool(config: RunConfig, inputs: Inputs, options: list[RayOptions]) -> GenerationPool:
     return engine_pool(
         config.model, config.generation, inputs.longest_sequence, config.seed, options
     )
 
 
-def _reader_pool(
-    config: RunConfig, inputs: Inputs, options: list[dict[str, Any]]
+def _reflection_pool(
+    config: RunConfig, inputs: Inputs, options: list[RayOptions]
 ) -> ReflectionPool | None:
     revision, length = config.revision, inputs.reflection_length
     if revision is None or length is None:
         return None
-    return reader_pool(revision, length, config.seed, options)
+    return reflection_pool(revision, length, config.seed, options)
 
 
 async def _start(
-    config: RunConfig, engines: GenerationPool, readers: ReflectionPool | None
+    config: RunConfig, engines: GenerationPool, reflection: ReflectionPool | None
 ) -> None:
     """Load all engines at once; those that share a card measure its memory one after the other."""
-    if readers is None:
+    if reflection is None:
         await engines.start()
-    elif beside(config):
+    elif reflection_shares_policy_card(config):
         await engines.start()
-        await readers.start()
+        await reflection.start()
     else:
-        await asyncio.gather(engines.start(), readers.start())
+        await asyncio.gather(engines.start(), reflection.start())
 
 
 def _runner(
     config: RunConfig,
     inputs: Inputs,
     engines: GenerationPool,
-    readers: ReflectionPool | None = None,
+    reflection: ReflectionPool | None = None,
 ) -> RayRunner:
     light = {"num_cpus": SERVICE_CPUS, "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}}}
     grader = ray.remote(GradingActor).options(**light)
     graders = [grader.remote(config.grading) for _ in range(config.grading.actors)]
     grading = GradingPool(graders, max_characters=config.grading.max_characters)
     environment = ray.remote(EnvironmentActor).options(**light)
-    reader = None
-    if readers is not None and inputs.reflection_length is not None:
-        reader = ReflectionModel(readers, inputs.reflection_length)
+    model = None
+    if reflection is not None and inputs.reflection_length is not None:
+        model = ReflectionModel(reflection, inputs.reflection_length)
     environments = [
-        environment.remote(config, engines, grading, inputs.longest_sequence, reader)
+        environment.remote(config, engines, grading, inputs.longest_sequence, model)
         for _ in range(config.rollout.environment_actors)
     ]
     return RayRunner(environments, engines)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rlsys.config import RunConfig
 from rlsys.data.problems import TaskStream
@@ -53,7 +53,7 @@ class StopSignal:
         await self._event.wait()
 
 
-async def unless_stopped(stop: StopSignal, work: Coroutine[Any, Any, T]) -> T | None:
+async def unless_stopped(stop: StopSignal, work: Coroutine[object, object, T]) -> T | None:
     """Await `work`; None if a stop was asked for before it was done, which cancels it.
 
     A result that is there is always returned: groups that were taken from the buffer and dropped

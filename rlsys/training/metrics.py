@@ -1,4 +1,4 @@
-"""Numbers of one step, from the groups' reports."""
+"""Metrics of one step, from the reports of its groups."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rlsys.types import Floats, GroupReport
 
 
 class Stopwatch:
-    """Seconds of consecutive parts of a step."""
+    """Measures the consecutive parts of a step in seconds."""
 
     def __init__(self) -> None:
         self._start = self._last = time.monotonic()
         self.laps: dict[str, float] = {}
 
     def lap(self, name: str) -> None:
-        """End the part `name`, which began at the lap before."""
+        """End the part `name`, which began when the part before it ended."""
         now = time.monotonic()
         self.laps[name] = now - self._last
         self._last = now
@@ -30,8 +30,12 @@ class Stopwatch:
 
 
 def step_metrics(reports: Sequence[GroupReport], *, version: int) -> dict[str, float]:
-    """Means over a batch of groups that is trained at `version`."""
+    """Return the metrics of a batch of groups that is trained at `version`."""
+    # From the oldest token of a group, so that the metric is comparable with the bound. A group
+    # whose episodes were all lost has no version.
     stale = [version - r.versions[0] for r in reports if r.versions is not None]
+    # Where all answers of a group are wrong, or all are right, a group baseline leaves nothing to
+    # learn; these groups are counted below.
     per_group = np.array([r.scores_G.mean() for r in reports if len(r.scores_G)])
     lengths = {
         f"{name}_p95": float(np.percentile(values, 95))
@@ -51,7 +55,7 @@ def step_metrics(reports: Sequence[GroupReport], *, version: int) -> dict[str, f
 
 
 def gathered(reports: Sequence[GroupReport]) -> dict[str, Floats]:
-    """Values of every metric that any group tells of, over all groups."""
+    """Return the values of every metric over all groups; a group may lack some of the metrics."""
     names = dict.fromkeys(name for report in reports for name in report.numbers)
     return {
         name: np.concatenate([r.numbers[name] for r in reports if name in r.numbers])
@@ -60,5 +64,5 @@ def gathered(reports: Sequence[GroupReport]) -> dict[str, Floats]:
 
 
 def mean_numbers(reports: Sequence[GroupReport]) -> dict[str, float]:
-    """Mean of every metric that has a value."""
+    """Return the mean of every metric that has a value."""
     return {name: float(v.mean()) for name, v in gathered(reports).items() if len(v)}

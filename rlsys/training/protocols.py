@@ -1,37 +1,42 @@
-"""What the main loop needs from outside; launch provides Ray actors, tests provide fakes."""
+"""What the main loop needs; rlsys.launch provides Ray actors for it, tests provide fakes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from rlsys.types import GroupReport, Task
+from rlsys.types import GroupReport, Sample, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedGroup:
-    """A grown group: its numbers, and where its samples are."""
+    """A group whose rollouts are done: its numbers, and where its samples are."""
 
     report: GroupReport
-    samples: Any
-    """Handle of a tuple[Sample, ...] that the learner can resolve (an object reference)."""
+    samples: Awaitable[tuple[Sample, ...]]
+    """Reference in Ray's object store; only learner ranks and checkpoints read the samples."""
+
+    @property
+    def sizes(self) -> Sequence[tuple[int, int]]:
+        """Tokens and trained tokens of every sample."""
+        return self.report.sizes
 
 
 class GroupRunner(Protocol):
-    """Grows groups, many at once."""
+    """Rolls out groups, many at once."""
 
     async def train_group(self, index: int, task: Task) -> FinishedGroup:
-        """Grow the training group at this place in the admission order."""
+        """Roll out the training group at this place in the admission order."""
         ...
 
     async def evaluate_group(self, index: int, task: Task) -> GroupReport:
-        """Grow one evaluation group."""
+        """Roll out one evaluation group."""
         ...
 
     async def cached_share(self) -> float:
-        """Share of all prompt tokens so far that a prefix cache served."""
+        """Return the share of all prompt tokens so far that was found in a prefix cache."""
         ...
 
 
@@ -39,7 +44,7 @@ class Learner(Protocol):
     """Trains on groups."""
 
     async def step(self, groups: Sequence[FinishedGroup]) -> dict[str, float]:
-        """One training step; returns metrics."""
+        """Run one training step; return its metrics."""
         ...
 
     async def save(self, folder: Path) -> None:
@@ -52,30 +57,33 @@ class Learner(Protocol):
 
 
 class Weights(Protocol):
-    """Brings the learner's weights to the engines."""
+    """Publishes the learner's weights to the engines."""
 
     async def publish(self, version: int) -> float:
-        """Make the current weights live everywhere as `version`; return the canary's gap."""
+        """Make the current weights live in every engine as `version`.
+
+        Returns the mean gap in nats between learner and engines, see training.weight_sync.
+        """
         ...
 
 
 class Reporter(Protocol):
-    """Where numbers and sentences go."""
+    """Takes numbers, episodes and messages, for files and for the terminal."""
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
         """Record the metrics of training step `step` (1-based)."""
         ...
 
-    def episodes(self, step: int, episodes: list[dict[str, Any]]) -> None:
-        """Record readable episodes."""
+    def episodes(self, step: int, episodes: list[dict[str, object]]) -> None:
+        """Record readable episodes of training step `step`."""
         ...
 
     def evaluation(
-        self, step: int, numbers: dict[str, float], episodes: list[dict[str, Any]]
+        self, step: int, numbers: dict[str, float], episodes: list[dict[str, object]]
     ) -> None:
         """Record an evaluation after `step` steps: its means, and one episode of every problem."""
         ...
 
     def message(self, text: str) -> None:
-        """Tell the user something."""
+        """Show a sentence to the user."""
         ...

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rlsys.config import RunConfig
 from rlsys.config.loading import load_recorded
@@ -57,8 +56,8 @@ def check_resume(config: RunConfig) -> None:
 
 
 def _differences(
-    before: dict[str, Any], now: dict[str, Any], prefix: str = ""
-) -> Iterator[tuple[str, Any, Any]]:
+    before: dict[str, object], now: dict[str, object], prefix: str = ""
+) -> Iterator[tuple[str, object, object]]:
     """Dotted key and both values of every difference, in the order of the schema."""
     for name in {**now, **before}:
         old, new = before.get(name), now.get(name)

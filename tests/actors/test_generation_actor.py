@@ -18,8 +18,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from actors.generation import Canary, EngineSpec, GenerationActor, engine_environment
-from rlsys.assets import tiny_path
+from actors.generation import EngineSpec, GenerationActor, engine_environment
+from rlsys.assets import shipped_path
 from rlsys.errors import SyncError
 from rlsys.types import Completion, Floats, GenerationRequest, Tokens
 
@@ -63,7 +63,7 @@ class Serving:
         for bucket, part in enumerate((weights[:3], weights[3:])):
             path = self.folder / f"bucket-{bucket}.safetensors"
             save_file({name: p.detach().clone() for name, p in part}, path)
-            await self.actor.call_workers("rlsys_receive_file", str(path))
+            await self.actor.receive_file(str(path))
 
     async def update(self, version: int) -> None:
         """A whole update to the transformers model's weights, the gate still closed."""
@@ -71,10 +71,11 @@ class Serving:
         await self.load()
         await self.actor.finish_update(version)
 
-    def canary(self, offset: float = 0.0) -> Canary:
+    async def verify(self, offset: float = 0.0) -> float:
+        """Compare with the transformers model, whose log-probs are moved by `offset`."""
         sequences = (PROMPT[10:50], PROMPT[50:90])
-        logprobs = tuple(self.logprobs(s) + np.float32(offset) for s in sequences)
-        return Canary(sequences=sequences, logprobs=logprobs, tolerance=1e-4)
+        logprobs = [self.logprobs(s) + np.float32(offset) for s in sequences]
+        return await self.actor.verify(sequences, logprobs, 1e-4)
 
     def logprobs(self, token_ids: Tokens, temperature: float = 1.0) -> Floats:
         """transformers' log-prob of every token but the first."""
@@ -97,7 +98,7 @@ class Serving:
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     spec = EngineSpec(
         index=ENGINE,
-        model=str(tiny_path()),
+        model=str(shipped_path("tiny")),
         dtype="float32",
         max_length=1024,
         max_sequences=16,
@@ -125,7 +126,7 @@ def _load_model() -> Any:
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_pretrained(tiny_path(), dtype=torch.float32)
+    return AutoModelForCausalLM.from_pretrained(shipped_path("tiny"), dtype=torch.float32)
 
 
 def request(token_ids: Tokens = PROMPT, **changes: Any) -> GenerationRequest:
@@ -207,7 +208,7 @@ def test_a_request_in_flight_goes_on_under_the_new_weights(serving: Serving) -> 
         assert not flight.done()
         serving.perturb()
         await serving.update(1)
-        assert await serving.actor.verify(serving.canary()) < 1e-4
+        assert await serving.verify() < 1e-4
         return (await flight)[0]
 
     completions = serving.run(scenario())
@@ -238,7 +239,7 @@ def test_a_prefix_cached_under_older_weights_is_not_seen(serving: Serving) -> No
     version = 2
     serving.perturb()
     serving.run(serving.update(2))
-    serving.run(serving.actor.verify(serving.canary()))
+    serving.run(serving.verify())
     assert cached_share() == 0.0
     assert cached_share() == pytest.approx(3 * BLOCK / len(PROMPT))
 
@@ -251,7 +252,7 @@ def test_new_requests_wait_until_the_canary_has_passed(serving: Serving) -> None
         await serving.actor.finish_update(3)
         await asyncio.wait([waiting], timeout=0.5)
         assert not waiting.done()
-        await serving.actor.verify(serving.canary())
+        await serving.verify()
         return await waiting
 
     ((completion,),) = serving.run(scenario())
@@ -261,6 +262,6 @@ def test_new_requests_wait_until_the_canary_has_passed(serving: Serving) -> None
 def test_an_engine_with_wrong_weights_never_serves_again(serving: Serving) -> None:
     serving.run(serving.update(4))
     with pytest.raises(SyncError, match=r"engine 3 differs .* by 5\.00e-01 nats .* at version 4"):
-        serving.run(serving.actor.verify(serving.canary(offset=0.5)))
+        serving.run(serving.verify(offset=0.5))
     with pytest.raises(TimeoutError):
         serving.run(asyncio.wait_for(serving.actor.generate([request()]), timeout=1.0))

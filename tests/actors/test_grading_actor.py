@@ -7,7 +7,7 @@ from rlsys.config import GradingConfig
 from rlsys.types import GradingRequest, Verdict
 
 
-def test_verdicts_in_order_and_counts() -> None:
+def test_verdicts_in_order() -> None:
     actor = GradingActor(GradingConfig(timeout_s=1.0, max_characters=100))
     verdicts = actor.grade(
         [
@@ -20,8 +20,6 @@ def test_verdicts_in_order_and_counts() -> None:
     )
     right, wrong, invalid = Verdict.RIGHT, Verdict.WRONG, Verdict.INVALID
     assert verdicts == [right, invalid, wrong, invalid, wrong]
-    assert actor.counts() == {"graded": 5, "invalid": 2, "timeouts": 1, "restarts": 1}
-    actor.close()
 
 
 def test_works_off_the_main_thread() -> None:
@@ -33,4 +31,3 @@ def test_works_off_the_main_thread() -> None:
     thread.start()
     thread.join()
     assert results == [[Verdict.RIGHT]]
-    actor.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from actors.generation import EngineCounts
 from actors.pools import GenerationPool, GradingPool
 from rlsys.errors import EngineError
 from rlsys.types import Completion, GenerationRequest, GradingRequest, Verdict
+from rlsys.weights import Bucket, BucketFile, CardBuffer, SentPart
 
 AnyCoroutine = Coroutine[Any, Any, Any]
 
@@ -36,6 +38,9 @@ class Engine:
         self.generate = Method(self._generate)
         self.counts = Method(self._counts)
         self.verify = Method(self._verify)
+        self.updates: list[tuple[Any, ...]] = []
+        for name in ("join_nccl", "receive_file", "receive_ipc", "receive_nccl"):
+            setattr(self, name, Method(partial(self._update, name)))
 
     async def _generate(self, batch: Sequence[GenerationRequest]) -> list[list[Completion]]:
         self.calls.append([int(r.token_ids[0]) for r in batch])
@@ -52,10 +57,13 @@ class Engine:
         )
 
     async def _counts(self) -> EngineCounts:
-        return EngineCounts(prompt_tokens=10, cached_tokens=self.index, sampled_tokens=1)
+        return EngineCounts(prompt_tokens=10, cached_tokens=self.index)
 
-    async def _verify(self, canary: Any) -> float:
-        return 0.1 * self.index
+    async def _verify(self, sequences: Any, logprobs: Any, tolerance: float) -> float:
+        return tolerance * self.index
+
+    async def _update(self, *call: Any) -> None:
+        self.updates.append(call)
 
 
 class DeadEngine(Engine):
@@ -126,11 +134,42 @@ def test_a_failed_call_leaves_no_load_behind() -> None:
 def test_numbers_of_all_engines_are_joined() -> None:
     async def scenario() -> tuple[EngineCounts, float]:
         pool = GenerationPool([Engine(1), Engine(3), Engine(2)])
-        return await pool.counts(), await pool.verify(None)  # type: ignore[arg-type]
+        return await pool.counts(), await pool.verify([], [], 0.1)
 
     counts, gap = asyncio.run(scenario())
-    assert counts == EngineCounts(prompt_tokens=30, cached_tokens=6, sampled_tokens=3)
+    assert counts == EngineCounts(prompt_tokens=30, cached_tokens=6)
     assert gap == pytest.approx(0.3)
+
+
+def test_workers_follow_the_learner_in_the_nccl_group() -> None:
+    """Rank 0 is the learner's: two engines of two workers begin at ranks 1 and 3 of five."""
+    engines = [Engine(0), Engine(1)]
+    asyncio.run(GenerationPool(engines).join_nccl("host", 7, workers_per_engine=2))
+    assert [engine.updates for engine in engines] == [
+        [("join_nccl", "host", 7, 1, 5)],
+        [("join_nccl", "host", 7, 3, 5)],
+    ]
+
+
+BUCKET: Bucket = [("norm.weight", "float32", (4,))]
+FILE, BUFFERS = BucketFile(path="a file"), [CardBuffer(handle=b"0"), CardBuffer(handle=b"1")]
+
+
+@pytest.mark.parametrize(
+    ("sent", "calls"),
+    [
+        # Ranks that send nothing follow rank 0, which wrote the file.
+        ([FILE, None], [("receive_file", "a file"), ("receive_file", "a file")]),
+        (BUFFERS, [("receive_ipc", b"0", BUCKET), ("receive_ipc", b"1", BUCKET)]),
+        ([], [("receive_nccl", BUCKET), ("receive_nccl", BUCKET)]),
+    ],
+)
+def test_every_engine_fetches_a_bucket_from_its_place(
+    sent: list[SentPart], calls: list[tuple[Any, ...]]
+) -> None:
+    engines = [Engine(0), Engine(1)]
+    asyncio.run(GenerationPool(engines).receive(BUCKET, sent))
+    assert [engine.updates for engine in engines] == [[call] for call in calls]
 
 
 HANG = r"\boxed{\sum_{k=1}^{10^9} k^k}"
@@ -143,10 +182,20 @@ def test_grading_in_a_real_ray() -> None:
     from actors.grading import GradingActor
     from rlsys.config import GradingConfig
 
+    class Counting(GradingActor):
+        graded = 0
+
+        def grade(self, requests: list[GradingRequest]) -> list[Verdict]:
+            self.graded += len(requests)
+            return super().grade(requests)
+
+        def count(self) -> int:
+            return self.graded
+
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         config = GradingConfig(timeout_s=2.0)
-        graders = [ray.remote(GradingActor).remote(config) for _ in range(2)]
+        graders = [ray.remote(Counting).remote(config) for _ in range(2)]
         pool = GradingPool(graders, max_characters=config.max_characters)
         pool = pickle.loads(ray.cloudpickle.dumps(pool))  # as it travels to an actor
         requests = [
@@ -158,9 +207,7 @@ def test_grading_in_a_real_ray() -> None:
         right, wrong, invalid = Verdict.RIGHT, Verdict.WRONG, Verdict.INVALID
         assert asyncio.run(pool.grade(requests)) == [right, invalid, wrong, wrong]
         assert asyncio.run(pool.grade(requests[:1] * 5)) == [right] * 5
-        counts = ray.get([grader.counts.remote() for grader in graders])
+        counts = ray.get([grader.count.remote() for grader in graders])
     finally:
         ray.shutdown()
-    assert sum(c["graded"] for c in counts) == 3  # neither the easy one nor repeats travelled
-    assert sum(c["timeouts"] for c in counts) == 1
-    assert all(c["graded"] for c in counts)
+    assert sorted(counts) == [1, 2]  # neither the easy one nor repeats travelled

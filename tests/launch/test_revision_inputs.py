@@ -11,11 +11,11 @@ from rlsys.errors import ConfigError, ModelError, RlsysError
 from rlsys.launch.inputs import check_inputs
 from rlsys.launch.resources import (
     Bundle,
-    beside,
     check_shares,
     engine_bundle,
     placed_bundles,
-    reader_bundle,
+    reflection_bundle,
+    reflection_shares_policy_card,
 )
 
 
@@ -101,11 +101,11 @@ def test_on_the_cpu_readers_have_bundles_of_their_own() -> None:
         Bundle("learner rank 1 of 1", 1, 0),
         Bundle("engine 1 of 2", 1, 0),
         Bundle("engine 2 of 2", 1, 0),
-        Bundle("reader 1 of 2", 3, 0),
-        Bundle("reader 2 of 2", 3, 0),
+        Bundle("reflection engine 1 of 2", 3, 0),
+        Bundle("reflection engine 2 of 2", 3, 0),
     ]
     assert [engine_bundle(asked, i) for i in range(2)] == [1, 2]
-    assert [reader_bundle(asked, i) for i in range(2)] == [3, 4]
+    assert [reflection_bundle(asked, i) for i in range(2)] == [3, 4]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_on_the_cpu_readers_have_bundles_of_their_own() -> None:
             0.4,
             0.4,
             1,
-            [("shared card 1 of 1", 2, 1), ("reader 1 of 1", 1, 1)],
+            [("shared card 1 of 1", 2, 1), ("reflection engine 1 of 1", 1, 1)],
             (0, 1),
         ),
     ],
@@ -138,15 +138,15 @@ def test_a_part_of_a_card_is_beside_the_engine(
         generation={"gpus_per_engine": engine},
     )
     check_shares(asked)
-    assert beside(asked) == (part < 1)
+    assert reflection_shares_policy_card(asked) == (part < 1)
     assert [(b.name, b.cpus, pytest.approx(b.gpus)) for b in placed_bundles(asked)] == bundles
-    assert (engine_bundle(asked, 0), reader_bundle(asked, 0)) == places
+    assert (engine_bundle(asked, 0), reflection_bundle(asked, 0)) == places
 
 
 @pytest.mark.parametrize(
     ("generation", "sentence"),
     [
-        ({"gpus_per_engine": 0.3}, "what else runs on its card add up to 1.1"),
+        ({"gpus_per_engine": 0.3}, "add up to 1.1"),
         ({"gpus_per_engine": 0.1, "engines": 2}, "set no more of them"),
         ({"gpus_per_engine": 2}, "revision.generation.gpus_per_engine 2 does not match"),
     ],

@@ -11,7 +11,7 @@ from ray.exceptions import ActorDiedError
 from rlsys.config import RunConfig
 from rlsys.errors import EngineError, RlsysError
 from rlsys.launch.resources import colocated, placed_bundles
-from rlsys.launch.session import learner_environment, place, ray_session, run
+from rlsys.launch.session import learner_environment, ray_session, reserve_placement, run
 
 
 def config(learner: dict[str, Any], generation: dict[str, Any]) -> RunConfig:
@@ -23,7 +23,7 @@ def test_a_session_holds_what_the_run_asks_for_and_places_ranks_before_engines()
     asked = config({"ranks": 2, "cpus_per_rank": 2.5}, {"engines": 1, "cpus_per_engine": 3})
 
     async def main() -> list[tuple[float, int, str]]:
-        ranks, engines, _ = await place(asked)
+        ranks, engines, _ = await reserve_placement(asked)
         return [
             (
                 options["num_cpus"],

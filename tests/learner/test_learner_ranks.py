@@ -74,6 +74,25 @@ def sweep(
     return results
 
 
+@dataclasses.dataclass
+class Group:
+    """A group in the object store, as a step takes it."""
+
+    samples: Any
+    sizes: list[tuple[int, int]]
+
+
+async def start(spec: LearnerSpec) -> tuple[LearnerGroup, list[Any]]:
+    """A learner, and the Ray handles of its ranks for what only a test asks of them."""
+    import ray
+
+    actor = ray.remote(LearnerWorker).options(**OPTIONS)
+    ranks = [actor.remote(dataclasses.replace(spec, rank=r)) for r in range(spec.config.ranks)]
+    group = LearnerGroup(ranks, spec)
+    await group.setup()
+    return group, ranks
+
+
 def sizes(groups: Groups) -> list[list[tuple[int, int]]]:
     return [[(s.num_tokens, s.num_trained) for s in group] for group in groups]
 
@@ -82,7 +101,7 @@ def test_all_stages_and_ranks_give_the_same_five_steps(
     cluster: None, model_path: str, groups: Groups, tmp_path: Path
 ) -> None:
     async def run() -> tuple[Any, list[Any]]:
-        two = await LearnerGroup.start(make_spec(model_path, 2), [OPTIONS] * 2)
+        two, ranks = await start(make_spec(model_path, 2))
         try:
             plans = make_plan(sizes(groups), row_tokens=64, ranks=2, optimizer_steps=1)
             pairs = await asyncio.gather(
@@ -96,16 +115,16 @@ def test_all_stages_and_ranks_give_the_same_five_steps(
                         plans[rank],
                         [groups[g] for g in plans[rank].groups],
                     )
-                    for rank, actor in enumerate(two.actors)
+                    for rank, actor in enumerate(ranks)
                 )
             )
             await check_group(two, groups, tmp_path)
         finally:
             await two.close()
-        one = await LearnerGroup.start(make_spec(model_path, 1), [OPTIONS])
+        one, (actor,) = await start(make_spec(model_path, 1))
         (plan,) = make_plan(sizes(groups), row_tokens=64, ranks=1, optimizer_steps=1)
         specs = [make_spec(model_path, 1, zero_stage=s, micro_batch_rows=8) for s in range(4)]
-        single = await one.actors[0].__ray_call__.remote(sweep, specs, plan, groups)
+        single = await actor.__ray_call__.remote(sweep, specs, plan, groups)
         await one.close()
         return single, pairs
 
@@ -122,7 +141,7 @@ def test_pairs_with_adapters_on_two_ranks(cluster: None, model_path: str, pairs:
     settings: dict[str, Any] = {"objective": "rpo", "lora": LoraConfig(rank=4)}
 
     async def run(ranks: int, stages: Sequence[int]) -> list[Any]:
-        group = await LearnerGroup.start(make_spec(model_path, ranks), [OPTIONS] * ranks)
+        group, actors = await start(make_spec(model_path, ranks))
         plans = make_plan(sizes(pairs), row_tokens=64, ranks=ranks, optimizer_steps=1)
         specs = [make_spec(model_path, ranks, zero_stage=s, **settings) for s in stages]
         try:
@@ -134,7 +153,7 @@ def test_pairs_with_adapters_on_two_ranks(cluster: None, model_path: str, pairs:
                         plans[rank],
                         [pairs[g] for g in plans[rank].groups],
                     )
-                    for rank, actor in enumerate(group.actors)
+                    for rank, actor in enumerate(actors)
                 )
             )
         finally:
@@ -154,23 +173,23 @@ async def check_group(group: LearnerGroup, groups: Groups, tmp_path: Path) -> No
 
     async def step(batch: Groups) -> dict[str, float]:
         refs = [ray.put(samples) for samples in batch]
-        return await group.step(list(zip(refs, sizes(batch), strict=True)))
+        return await group.step([Group(*pair) for pair in zip(refs, sizes(batch), strict=True)])
 
     sequences = [np.arange(7, dtype=np.int32)]
-    await group.save(str(tmp_path), "start")
+    await group.save(tmp_path / "start")
     start = await group.sequence_logprobs(sequences)
     metrics = await step(groups)
-    assert metrics["tokens_trained"] == sum(s.num_trained for g in groups for s in g)
-    assert metrics["tokens_packed"] == sum(s.num_tokens for g in groups for s in g)
+    assert metrics["learner/tokens_trained"] == sum(s.num_trained for g in groups for s in g)
+    assert metrics["learner/tokens_packed"] == sum(s.num_tokens for g in groups for s in g)
     trained = await group.sequence_logprobs(sequences)
     assert np.abs(trained[0] - start[0]).max() > 1e-3
-    await group.export(str(tmp_path / "export"))
+    await group.export(tmp_path / "export")
     assert (tmp_path / "export" / "model.safetensors").is_file()
 
     bad = [*groups[:-1], tuple(infinite(sample) for sample in groups[-1][:1])]
     assert (await step(bad))["skipped"] == 1.0
     np.testing.assert_array_equal((await group.sequence_logprobs(sequences))[0], trained[0])
-    await group.load(str(tmp_path), "start")
+    await group.load(tmp_path / "start")
     np.testing.assert_array_equal((await group.sequence_logprobs(sequences))[0], start[0])
     await step(bad)
     await step(bad)

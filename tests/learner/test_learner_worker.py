@@ -159,17 +159,17 @@ def test_resume_is_exact(
     config = {"zero_stage": stage, "dtype": dtype, "micro_batch_rows": 2}
     worker = start(**config)
     train(worker, groups)
-    worker.save(str(tmp_path), "step-1")
+    worker.save(tmp_path / "step-1")
     random_number = torch.rand(())
     expected = [train(worker, groups)["loss"] for _ in range(3)]
 
     resumed = start(**config)
-    resumed.load(str(tmp_path), "step-1")
+    resumed.load(tmp_path / "step-1")
 
     assert torch.rand(()) == random_number
     assert [train(resumed, groups)["loss"] for _ in range(3)] == expected
     with pytest.raises(CheckpointError, match="no learner checkpoint at"):
-        resumed.load(str(tmp_path), "step-2")
+        resumed.load(tmp_path / "step-2")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -184,11 +184,11 @@ def test_zero_3_evaluates_saves_sends_exports_and_trains_in_turn(
     for _ in range(2):  # the second round replaces files and finds the state the first one left
         train(worker, groups)
         worker.sequence_logprobs(sequences)
-        worker.save(str(tmp_path), "step-1")
+        worker.save(tmp_path / "step-1")
         assert all(worker.send_bucket(bucket) for bucket in range(len(plan)))
-        worker.export(str(tmp_path / "export"))
+        worker.export(tmp_path / "export")
         train(worker, groups)
-    worker.export(str(tmp_path / "export"))
+    worker.export(tmp_path / "export")
     after = worker.sequence_logprobs(sequences)
 
     assert [len(row) for row in after] == [4, 5]

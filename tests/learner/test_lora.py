@@ -47,7 +47,7 @@ def merged_by_peft(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def frozen(worker: LearnerWorker) -> dict[str, torch.Tensor]:
-    """Copies of the weights that the adapters stand beside."""
+    """Copies of the weights that have adapters."""
     weights = list(checkpoint_weights(worker.module))
     with gathered([weight.base for weight in weights], partitioned=worker.zero_stage == 3):
         assert all(weight.base.grad is None for weight in weights)
@@ -60,7 +60,7 @@ def sent(worker: LearnerWorker, folder: Path) -> dict[str, torch.Tensor]:
     plan = worker.open_sync(spec)
     names = [name for bucket in plan for name, _, _ in bucket]
     files = [worker.send_bucket(bucket) for bucket in range(len(plan))]
-    tensors = {name: t for file in files for name, t in load_file(str(file)).items()}
+    tensors = {name: t for file in files for name, t in load_file(file.path).items()}
     assert set(names) == tensors.keys()
     return tensors
 
@@ -165,7 +165,7 @@ def test_engines_get_merged_weights_and_the_export_is_the_policy(
     for _ in range(2):  # the second round finds the state the first one left
         train(worker, groups)
         tensors = sent(worker, tmp_path / "sync")
-        worker.export(str(tmp_path / "export"))
+        worker.export(tmp_path / "export")
     ours = worker.sequence_logprobs(SEQUENCES)
     assert np.abs(ours[0] - start_logprobs[0]).max() > 1e-2
 
@@ -200,15 +200,17 @@ def test_resume_is_exact_and_holds_adapters_only(
     config = {"zero_stage": stage, "dtype": dtype, "micro_batch_rows": 2, "loss": KL, "lora": LORA}
     worker = start(model_path, **config)
     train(worker, groups)
-    worker.save(str(tmp_path), "step-1")
+    worker.save(tmp_path / "step-1")
     expected = [train(worker, groups)["loss"] for _ in range(3)]
 
     resumed = start(model_path, **config)
-    resumed.load(str(tmp_path), "step-1")
+    resumed.load(tmp_path / "step-1")
     assert [train(resumed, groups)["loss"] for _ in range(3)] == expected
 
     state = torch.load(
-        next((tmp_path / "step-1").glob("*model_states.pt")), map_location="cpu", weights_only=False
+        next((tmp_path / "step-1").rglob("*model_states.pt")),
+        map_location="cpu",
+        weights_only=False,
     )
     assert state["module"]
     assert all(".lora_" in name for name in state["module"])
@@ -217,10 +219,10 @@ def test_resume_is_exact_and_holds_adapters_only(
 
 @pytest.mark.slow
 def test_other_adapters_are_refused(model_path: str, groups: Groups, tmp_path: Path) -> None:
-    start(model_path, lora=LORA).save(str(tmp_path), "start")
+    start(model_path, lora=LORA).save(tmp_path / "start")
     for other in (None, LoraConfig(rank=4, target_modules=("q_proj",)), LoraConfig(rank=2)):
         with pytest.raises(CheckpointError, match=r"and learner\.lora .*resume with the settings"):
-            start(model_path, lora=other).load(str(tmp_path), "start")
+            start(model_path, lora=other).load(tmp_path / "start")
 
 
 def whole_rows(groups: Groups) -> Groups:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import rlsys.assets
-from rlsys.assets import tiny_path
+from rlsys.assets import shipped_path
 from rlsys.errors import ModelError
 from rlsys.sft.tiny_model import TINY_ENVIRONMENT, build_tiny, tiny_tokenizer
 
@@ -92,4 +92,4 @@ def test_the_seed_decides_the_weights(tmp_path: Path) -> None:
 def test_a_missing_checkpoint_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rlsys.assets, "__file__", str(tmp_path / "__init__.py"))
     with pytest.raises(ModelError, match=r"tiny/model\.safetensors, which is missing here"):
-        tiny_path()
+        shipped_path("tiny")

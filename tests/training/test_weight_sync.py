@@ -9,6 +9,7 @@ import pytest
 from rlsys.errors import SyncError
 from rlsys.training.weight_sync import WeightSync
 from rlsys.types import Floats, Tokens
+from rlsys.weights import Bucket, BucketFile, SentPart
 
 CANARY = (np.array([1, 2, 3], np.int32),)
 
@@ -16,17 +17,14 @@ CANARY = (np.array([1, 2, 3], np.int32),)
 class Ends:
     """Both ends of a sync; records what happens."""
 
-    def __init__(self, buckets: int = 3, slow_receive: float = 0.0, gap: float = 0.0) -> None:
+    def __init__(self, slow_receive: float = 0.0, gap: float = 0.0) -> None:
         self.log: list[str] = []
-        self._buckets, self._slow, self._gap = buckets, slow_receive, gap
+        self._slow, self._gap = slow_receive, gap
 
-    async def num_buckets(self) -> int:
-        return self._buckets
-
-    async def send(self, bucket: int) -> object:
+    async def send(self, bucket: int) -> Sequence[SentPart]:
         self.log.append(f"send {bucket}")
         await asyncio.sleep(0)
-        return f"bucket {bucket}"
+        return [BucketFile(path=f"file {bucket}"), None]
 
     async def sequence_logprobs(self, sequences: Sequence[Tokens]) -> list[Floats]:
         return [np.zeros(len(s) - 1, np.float32) for s in sequences]
@@ -34,23 +32,35 @@ class Ends:
     async def begin_update(self) -> None:
         self.log.append("begin")
 
-    async def receive(self, bucket: int, sent: object) -> None:
+    async def receive(self, bucket: Bucket, sent: Sequence[SentPart]) -> None:
         await asyncio.sleep(self._slow)
-        self.log.append(f"receive {bucket} {sent}")
+        files = [part.path for part in sent if isinstance(part, BucketFile)]
+        self.log.append(f"receive {[name for name, _, _ in bucket]} {files}")
 
     async def finish_update(self, version: int) -> None:
         self.log.append(f"finish {version}")
 
-    async def verify(self, sequences: Sequence[Tokens], logprobs: Sequence[Floats]) -> float:
-        if self._gap > 0.1:
+    async def verify(
+        self, sequences: Sequence[Tokens], logprobs: Sequence[Floats], tolerance: float
+    ) -> float:
+        if self._gap > tolerance:
             raise SyncError("weights arrived wrong")
         self.log.append("verify")
         return self._gap
 
 
-def sync(ends: Ends, collective: bool = False, deadline_s: float = 5.0) -> WeightSync:
+def sync(
+    ends: Ends, collective: bool = False, deadline_s: float = 5.0, names: str = "abc"
+) -> WeightSync:
+    """A sync of one bucket per name."""
     return WeightSync(
-        source=ends, sink=ends, collective=collective, deadline_s=deadline_s, canary=CANARY
+        source=ends,
+        sink=ends,
+        buckets=[[(name, "float32", (2,))] for name in names],
+        collective=collective,
+        deadline_s=deadline_s,
+        canary=CANARY,
+        tolerance=0.1,
     )
 
 
@@ -61,24 +71,24 @@ def test_the_next_bucket_is_exported_while_one_loads() -> None:
         "send 0",
         "begin",
         "send 1",
-        "receive 0 bucket 0",
+        "receive ['a'] ['file 0']",
         "send 2",
-        "receive 1 bucket 1",
-        "receive 2 bucket 2",
+        "receive ['b'] ['file 1']",
+        "receive ['c'] ['file 2']",
         "finish 7",
         "verify",
     ]
 
 
 def test_a_collective_sends_and_receives_every_bucket_together() -> None:
-    ends = Ends(buckets=2)
-    asyncio.run(sync(ends, collective=True).publish(1))
+    ends = Ends()
+    asyncio.run(sync(ends, collective=True, names="ab").publish(1))
     assert ends.log == [
         "begin",
         "send 0",
-        "receive 0 None",
+        "receive ['a'] []",
         "send 1",
-        "receive 1 None",
+        "receive ['b'] []",
         "finish 1",
         "verify",
     ]
@@ -99,7 +109,7 @@ def test_a_failed_canary_ends_the_sync() -> None:
 
 def test_an_error_at_one_end_of_a_collective_does_not_wait_for_the_other() -> None:
     class Broken(Ends):
-        async def send(self, bucket: int) -> object:
+        async def send(self, bucket: int) -> Sequence[SentPart]:
             raise SyncError("the learner cannot send")
 
     with pytest.raises(SyncError, match="cannot send"):
