@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from rlsys.config.economics import EconomicsConfig
 from rlsys.environments.economics.budget import Budget, native_budget, resolve_budget
-from rlsys.environments.economics.config import EconomicsConfig
 from rlsys.environments.economics.counting import (
     WORDS,
     TokenizerCounter,

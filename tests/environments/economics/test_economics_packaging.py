@@ -13,9 +13,9 @@ from openenv.cli._cli_utils import validate_env_structure
 from openenv.validation import Level, run_validation
 
 import rlsys.environments.economics as economics
+from rlsys.config.economics import EconomicsConfig, EconomicsServerConfig
 from rlsys.config.loading import load_config
 from rlsys.environments.economics import grading
-from rlsys.environments.economics.config import EconomicsConfig, EconomicsServerConfig
 from rlsys.environments.economics.environment import VERSION
 from rlsys.environments.economics.grading import BoundedGrader
 from rlsys.environments.economics.server.frames import refuse, tidy_error

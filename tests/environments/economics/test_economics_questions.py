@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rlsys.environments.economics.config import (
+from rlsys.config.economics import (
     METAMATH_TYPES,
     NUMINA_TYPE,
     ArithmeticCorpus,

@@ -5,6 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+from rlsys.config.economics import EconomicsConfig
 from rlsys.environments.economics.benchmark.allocation import (
     STATES,
     Curve,
@@ -12,7 +13,6 @@ from rlsys.environments.economics.benchmark.allocation import (
     estimated_curve,
     exact_curve,
 )
-from rlsys.environments.economics.config import EconomicsConfig
 from rlsys.environments.economics.rewards import (
     coefficient_set,
     episode_bonus,
