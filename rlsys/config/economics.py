@@ -77,7 +77,7 @@ class Table(Section):
         if (self.solution is None) == (self.answer is None):
             raise ValueError(
                 f"{self.name}: solution is {self.solution!r} and answer is {self.answer!r}; name "
-                "exactly one of the two columns: worked solutions or final answers"
+                "one of them: the column with worked solutions or the one with final answers"
             )
         if self.type is None and len(self.types) != 1:
             raise ValueError(

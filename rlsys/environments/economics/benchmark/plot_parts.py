@@ -46,7 +46,7 @@ class PlotData(NamedTuple):
         return COLOURS[list(self.raw).index(agent) % len(COLOURS)]
 
     def width(self, agent: str) -> float:
-        """Return the line width of an agent. Later lines are thinner, to keep earlier ones visible."""
+        """Return an agent's line width. Later lines are thinner, to keep earlier ones visible."""
         return max(1.5, 4.0 - 0.8 * list(self.raw).index(agent))
 
 
