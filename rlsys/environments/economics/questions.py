@@ -96,11 +96,11 @@ def _read(table: Table, prod: bool) -> tuple[list[Question], int]:
     rows = list(_questions(table, _rows(table, prod)))
     taken = [question for question in rows if question is not None]
     skipped = len(rows) - len(taken)
-    place = f"data set {table.name!r}, split {table.split + _window(table, prod)!r}"
+    source = f"data set {table.name!r}, split {table.split + _window(table, prod)!r}"
     columns = ", ".join(map(repr, _columns(table)))
     if not taken:
         raise DataError(
-            f"{place}, holds no question of types {', '.join(table.types)} with a gold answer in "
+            f"{source}, holds no question of types {', '.join(table.types)} with a gold answer in "
             f"its columns {columns} ({skipped} rows skipped); name the right columns and types "
             "under corpus.tables"
         )
@@ -108,11 +108,11 @@ def _read(table: Table, prod: bool) -> tuple[list[Question], int]:
         _log.warning(
             "%s: %d of %d rows skipped, of other types or without a question or a gold answer in "
             "columns %s",
-            *(place, skipped, len(rows), columns),
+            *(source, skipped, len(rows), columns),
         )
     found = {question.type for question in taken}
     if missing := [kind for kind in table.types if kind not in found]:
-        _log.warning("%s: no question of types %s", place, ", ".join(missing))
+        _log.warning("%s: no question of types %s", source, ", ".join(missing))
     return taken, skipped
 
 

@@ -61,7 +61,7 @@ def titled(figure: Figure, title: str, note: str) -> Figure:
     """Put a title and a grey note above everything; return the figure."""
     from matplotlib.transforms import ScaledTranslation
 
-    # The title's second line is empty and keeps the note's place.
+    # The title's second line is empty and leaves room for the note.
     figure.suptitle(f"{title}\n", x=0.01, ha="left", weight="bold", size=13, linespacing=1.6)
     below = figure.transFigure + ScaledTranslation(0, -20 / 72, figure.dpi_scale_trans)
     figure.text(0.01, 0.98, note, transform=below, ha="left", va="top", color=GREY)
@@ -72,17 +72,17 @@ def draw_intervals(
     axes: Axes, results: PlotData, agents: Sequence[str], number: str, form: str
 ) -> None:
     """Draw one dot with its interval and value per agent, the first agent on top."""
-    for place, agent in enumerate(reversed(agents)):
+    for row, agent in enumerate(reversed(agents)):
         point = results.summary[agent].get(number)
         if point is None:
-            axes.text(0.02, place, "unknown", transform=axes.get_yaxis_transform(), color=GREY)
+            axes.text(0.02, row, "unknown", transform=axes.get_yaxis_transform(), color=GREY)
             continue
         colour = results.colour(agent)
-        axes.hlines(place, point["low"], point["high"], color=colour, linewidth=3, alpha=0.45)
-        axes.plot(point["mean"], place, "o", color=colour, markersize=6)
+        axes.hlines(row, point["low"], point["high"], color=colour, linewidth=3, alpha=0.45)
+        axes.plot(point["mean"], row, "o", color=colour, markersize=6)
         axes.annotate(
             form.format(point["mean"]),
-            (point["mean"], place),
+            (point["mean"], row),
             (0, 6),
             textcoords="offset points",
             ha="center",

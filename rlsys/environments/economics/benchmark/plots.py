@@ -134,8 +134,9 @@ def tokens_per_problem(results: PlotData) -> Figure:
         axes.spines["left"].set_visible(False)
         axes.set_yticks([])
         text = f"{agent}\n" + (f"median {np.median(tokens):,.0f}" if tokens else "no answers")
-        place = axes.transAxes
-        axes.text(1.01, 0.5, text, transform=place, va="center", color=results.colour(agent))
+        axes.text(
+            1.01, 0.5, text, transform=axes.transAxes, va="center", color=results.colour(agent)
+        )
     panels[-1].set(xlabel="tokens of an answer", xlim=(0, edges[-1]))
     return titled(figure, "How long the answers are", "share of each agent's answers")
 
@@ -147,10 +148,10 @@ def allocation(results: PlotData) -> Figure:
     kinds = sorted({k for rows in results.allocation.values() for k in rows}, key=natural)
     ends = []
     for agent, rows in results.allocation.items():
-        places = [x for x, kind in enumerate(kinds) if kind in rows]
-        points = [rows[kinds[x]]["tokens"] for x in places]
-        if places:
-            ends.append(draw_line(axes, results, agent, places, points))
+        xs = [x for x, kind in enumerate(kinds) if kind in rows]
+        points = [rows[kinds[x]]["tokens"] for x in xs]
+        if xs:
+            ends.append(draw_line(axes, results, agent, xs, points))
     short = _without_common_prefix(kinds)
     axes.set_xticks(range(len(kinds)), short, rotation=30 if len("".join(short)) > 60 else 0)
     axes.set(xlabel="type of question", ylabel="tokens per answer", ylim=(0, None))
@@ -196,13 +197,15 @@ def reward_by_budget(results: PlotData) -> Figure:
             left = 1 - np.cumsum([0, *episode.tokens])[:-1] / episode.budget
             for share, reward in zip(left, _own_rewards(episode), strict=True):
                 here.setdefault(int(np.clip(share * BINS, 0, BINS - 1)), []).append(reward)
-            for place, rewards in here.items():
-                means.setdefault(place, []).append(float(np.mean(rewards)))
+            for tenth, rewards in here.items():
+                means.setdefault(tenth, []).append(float(np.mean(rewards)))
         enough = min(FEWEST, len(episodes))
-        places = sorted((p for p, values in means.items() if len(values) >= enough), reverse=True)
-        points = [bootstrap_mean(means[place])._asdict() for place in places]
-        if places:
-            middles = [(place + 0.5) / BINS for place in places]
+        tenths = sorted(
+            (tenth for tenth, values in means.items() if len(values) >= enough), reverse=True
+        )
+        points = [bootstrap_mean(means[tenth])._asdict() for tenth in tenths]
+        if tenths:
+            middles = [(tenth + 0.5) / BINS for tenth in tenths]
             ends.append(draw_line(axes, results, agent, middles, points))
     axes.axhline(0, color=GREY, linewidth=1, zorder=0)
     axes.set(xlabel="budget left before the answer", ylabel="reward of the answer", xlim=(1, 0))

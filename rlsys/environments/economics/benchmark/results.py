@@ -148,8 +148,8 @@ def read_results(path: Path) -> dict[str, list[EpisodeResult]]:
         raise DataError(f"cannot read the results {path}: {error.strerror}") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, ("raw", *first["loc"])))
-        raise DataError(f"{path}, {place}: {first['msg']}; write it with write_results") from None
+        field = ".".join(map(str, ("raw", *first["loc"])))
+        raise DataError(f"{path}, {field}: {first['msg']}; write it with write_results") from None
     except ValueError as error:
         if isinstance(error, DataError):
             raise
