@@ -11,15 +11,9 @@ ECONOMICS = "rlsys.environments.economics"
 FOLDER = PACKAGE / "environments" / "economics"
 SOURCES = sorted(p for top in ("rlsys", "actors", "learner") for p in (ROOT / top).rglob("*.py"))
 
-USERS = {
-    "rlsys/cli/economics.py",
-    "rlsys/launch/local_model.py",
-    # Where an environment is chosen by its configuration; imported inside functions.
-    "rlsys/environments/registry.py",
-    "rlsys/environments/sources.py",
-    "rlsys/launch/inputs.py",
-}
-"""Modules outside the folder that may import economics."""
+USERS = {"rlsys/cli/economics.py", "rlsys/launch/local_model.py"}
+"""Modules outside the folder that may import economics. The table of environments
+(rlsys/environments/registry.py) names it in a string and imports it when a run plays it."""
 
 
 def imported(path):
