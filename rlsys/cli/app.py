@@ -6,8 +6,6 @@ What is heavy is imported inside the commands, so that help and refusals come at
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +20,6 @@ from rlsys.cli.common import (
     sentences,
     terminal,
 )
-from rlsys.errors import UserError
 
 
 class _Commands(TyperGroup):
@@ -44,7 +41,8 @@ app = typer.Typer(
 config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(reflection.app, name="reflection")
-app.command("eval economics", context_settings=SETTINGS_AS_OPTIONS)(economics.evaluate)
+app.command("eval economics", context_settings=SETTINGS_AS_OPTIONS)(economics.compare_agents)
+app.command("serve-env", context_settings=SETTINGS_AS_OPTIONS)(economics.serve_environment)
 app.command("data", context_settings=SETTINGS_AS_OPTIONS)(data.data)
 
 Supervised = Annotated[bool, typer.Option("--sft", help="The configuration of `rlsys sft`.")]
@@ -136,36 +134,6 @@ def evaluate(config_file: ConfigFile, overrides: Overrides = None) -> None:
             reporter.final_table()
             if warning:
                 typer.echo(f"rlsys: warning: {warning}", err=True)
-
-
-@app.command("serve-env", context_settings=SETTINGS_AS_OPTIONS)
-def serve_environment(
-    overrides: Overrides = None,
-    config_file: Annotated[
-        Path | None, typer.Option("--config", help="A YAML file of settings; else the defaults.")
-    ] = None,
-    stage_folder: Annotated[
-        Path | None,
-        typer.Option("--stage", help="Serve nothing; write a folder for `openenv push` instead."),
-    ] = None,
-) -> None:
-    """Serve the economics environment over OpenEnv, for instance with `port=8001`."""
-    with sentences():
-        if stage_folder is not None:
-            from rlsys.environments.economics.server.staging import stage
-
-            stage(stage_folder)
-            typer.echo(f"wrote {stage_folder}")
-            return
-        from rlsys.config.loading import load_config
-        from rlsys.environments.economics.config import EconomicsServerConfig
-
-        config = load_config(config_file, overrides or [], EconomicsServerConfig)
-        if find_spec("openenv") is None:
-            raise UserError("serve-env needs OpenEnv; install it with pip install 'rlsys[env]'")
-        from rlsys.environments.economics.server.application import serve
-
-        serve(config)
 
 
 @app.command()

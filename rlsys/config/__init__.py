@@ -40,9 +40,15 @@ from rlsys.config.economics import (
     Corpus,
     DatasetsCorpus,
     EconomicsConfig,
+    EconomicsServerConfig,
     Mode,
     Rules,
     Table,
+)
+from rlsys.config.economics_benchmark import (
+    EconomicsEvaluationConfig,
+    EndpointAgentConfig,
+    LocalModelConfig,
 )
 from rlsys.config.environments import (
     AnytimeConfig,
@@ -110,6 +116,9 @@ __all__ = [
     "DialogueTraces",
     "EconomicsConfig",
     "EconomicsDialogue",
+    "EconomicsEvaluationConfig",
+    "EconomicsServerConfig",
+    "EndpointAgentConfig",
     "EndpointSection",
     "EnginesConfig",
     "Environment",
@@ -122,6 +131,7 @@ __all__ = [
     "GrpoConfig",
     "HubData",
     "LearnerConfig",
+    "LocalModelConfig",
     "LoraConfig",
     "LossConfig",
     "Mode",

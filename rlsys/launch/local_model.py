@@ -1,4 +1,4 @@
-"""Engines for a model that is only evaluated: a Generator for the time of a block."""
+"""Engines of a model that is only evaluated: a Generator inside an `async with` block."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from actors.pools import GenerationPool
-from rlsys.environments.economics.benchmark.config import LocalModelConfig
+from rlsys.config import LocalModelConfig
 from rlsys.launch.engines import frozen_engines
 from rlsys.launch.resources import Bundle, check_local_gpus, numbered_bundles
 from rlsys.launch.session import ray_session
@@ -16,12 +16,12 @@ from rlsys.types import Completion, GenerationRequest
 
 
 class LocalModel:
-    """The engines of one model, in a Ray session of their own."""
+    """The engines of one model, in their own Ray session."""
 
     def __init__(self, config: LocalModelConfig, max_length: int) -> None:
-        """Take sequences of at most `max_length` tokens. Starts nothing yet.
+        """Prepare engines for sequences of at most `max_length` tokens; starts nothing.
 
-        Raises ResourceError if this machine lacks the cards.
+        Raises ResourceError if this machine has too few GPUs.
         """
         self._config = config
         self._max_length = max_length
@@ -47,7 +47,7 @@ class LocalModel:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End both."""
+        """Stop the engines and Ray."""
         await self._stack.aclose()
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:

@@ -31,9 +31,9 @@ from rlsys.config import (
     SupervisedFile,
 )
 from rlsys.config.base import Section
+from rlsys.config.economics import DatasetsCorpus, EconomicsServerConfig
 from rlsys.config.loading import dump_config, load_config
 from rlsys.config.reflection import ReflectionConfig
-from rlsys.environments.economics.config import DatasetsCorpus, EconomicsServerConfig
 from rlsys.errors import ConfigError
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))

@@ -8,11 +8,10 @@ import yaml
 from typer.testing import CliRunner
 
 from rlsys.cli.app import app
-from rlsys.config import RunConfig
+from rlsys.config import EconomicsEvaluationConfig, RunConfig
 from rlsys.config.loading import dump_config, load_config
 from rlsys.config.reflection import ReflectionConfig
 from rlsys.config.spelling import as_meant
-from rlsys.environments.economics.benchmark.config import EconomicsEvaluationConfig
 from rlsys.errors import ConfigError
 
 FILE = ["data.train.source=file"]

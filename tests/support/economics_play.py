@@ -2,7 +2,7 @@
 
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from rlsys.environments.economics.config import EconomicsConfig
+from rlsys.config.economics import EconomicsConfig
 from rlsys.environments.economics.environment import EconomicsEnvironment
 from rlsys.environments.economics.models import EconomicsAction
 

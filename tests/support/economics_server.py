@@ -67,9 +67,9 @@ class Server:
 
 
 @contextmanager
-def session(url):
+def session(url, path="/ws"):
     """A raw session: `ask(frame)` sends text or an object and returns the answer."""
-    with connect(url.replace("http", "ws") + "/ws", max_size=None, close_timeout=2) as websocket:
+    with connect(url.replace("http", "ws") + path, max_size=None, close_timeout=2) as websocket:
 
         def ask(frame):
             websocket.send(frame if isinstance(frame, str | bytes) else json.dumps(frame))

@@ -1,11 +1,10 @@
-"""The typed client. Needs `openenv`, never the server's code."""
+"""The typed client of an economics server. It needs the package `openenv`, not `server/`."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from openenv.core import EnvClient
 from openenv.core.client_types import StepResult
+from pydantic import JsonValue
 
 from rlsys.environments.economics.models import (
     EconomicsAction,
@@ -17,7 +16,7 @@ from rlsys.environments.economics.models import (
 class EconomicsClient(
     EnvClient[EconomicsAction, EconomicsObservation, EconomicsState]  # type: ignore[misc]
 ):
-    """One session with an economics server.
+    """One session on an economics server.
 
     Example:
         with EconomicsClient(base_url="http://127.0.0.1:8000").sync() as session:
@@ -26,20 +25,21 @@ class EconomicsClient(
                 result = session.step(EconomicsAction(response=r"\\boxed{12}"))
     """
 
-    def _step_payload(self, action: EconomicsAction) -> dict[str, Any]:
-        payload: dict[str, Any] = action.model_dump()
+    def _step_payload(self, action: EconomicsAction) -> dict[str, JsonValue]:
+        payload: dict[str, JsonValue] = action.model_dump()
         return payload
 
-    def _parse_result(self, payload: dict[str, Any]) -> StepResult[EconomicsObservation]:
-        observation = EconomicsObservation(
-            **payload["observation"], reward=payload["reward"], done=payload["done"]
-        )
+    def _parse_result(self, payload: dict[str, JsonValue]) -> StepResult[EconomicsObservation]:
+        # On the wire reward and done stand beside the observation; here they are part of it.
+        fields = payload["observation"]
+        assert isinstance(fields, dict)
+        observation = EconomicsObservation(**fields, reward=payload["reward"], done=payload["done"])
         return StepResult(
             observation=observation,
-            reward=payload["reward"],
-            done=payload["done"],
+            reward=observation.reward,
+            done=observation.done,
             metadata=observation.metadata,
         )
 
-    def _parse_state(self, payload: dict[str, Any]) -> EconomicsState:
+    def _parse_state(self, payload: dict[str, JsonValue]) -> EconomicsState:
         return EconomicsState(**payload)

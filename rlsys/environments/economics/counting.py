@@ -1,4 +1,4 @@
-"""How many tokens a text costs, and how much of it a number of tokens buys."""
+"""The number of tokens in a text, and the part of a text that a number of tokens pays for."""
 
 from __future__ import annotations
 
@@ -9,39 +9,42 @@ from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rlsys.assets import SHIPPED, shipped_path
 from rlsys.environments.economics.errors import RequestError
 from rlsys.errors import ModelError
 
+if TYPE_CHECKING:
+    from tokenizers import Encoding
+
 HUB_TIMEOUT_S: Final = 10.0
-"""How long the hub has to say where a tokenizer is; asked once, not again and again."""
+"""Limit for the one request that asks the hub where a tokenizer file is."""
 FAILURE_MEMORY_S: Final = 60.0
-"""How long a tokenizer that the hub did not give is not asked for again."""
+"""After a failed request, the hub is not asked for that tokenizer again for this long."""
 
 _FILE: Final = "tokenizer.json"
 
 
 class TokenCounter(Protocol):
-    """Counts texts in one unit."""
+    """Counts the tokens of texts in one unit."""
 
     @property
     def unit(self) -> str:
-        """The unit in words, as clients see it in `counting_unit`."""
+        """Name of the unit, sent to clients as `counting_unit`."""
         ...
 
     def count(self, text: str) -> int:
-        """Return what `text` costs."""
+        """Return the number of tokens of `text`."""
         ...
 
     def prefix(self, text: str, tokens: int) -> str:
-        """Return the longest beginning of `text` that costs no more than `tokens`."""
+        """Return the longest prefix of `text` that has at most `tokens` tokens."""
         ...
 
 
 class WordCounter:
-    """An estimate without a tokenizer: 1.33 tokens per word, truncated, at least one a text."""
+    """An estimate without a tokenizer: 1.33 tokens per word, truncated, at least 1 per text."""
 
     unit = "words*1.33"
     _TOKENS_PER_WORD = 1.33
@@ -51,9 +54,10 @@ class WordCounter:
         return self._tokens(len(text.split()))
 
     def prefix(self, text: str, tokens: int) -> str:
-        """Return the longest run of whole words from the start that `tokens` pay for."""
+        """Return the longest prefix of whole words that has at most `tokens` tokens."""
         if tokens < 1:
             return ""
+        # The inverse of a truncated product is off by at most one word, so start one word too high.
         words = int((tokens + 1) / self._TOKENS_PER_WORD) + 1
         while words > 0 and self._tokens(words) > tokens:
             words -= 1
@@ -65,12 +69,12 @@ class WordCounter:
 
 
 class TokenizerCounter:
-    """Tokens of a `tokenizer.json`, without special tokens. Runs no code that comes with it."""
+    """Counts tokens with a `tokenizer.json`, without special tokens and without running code."""
 
     def __init__(self, name: str) -> None:
-        """Load from `tiny`, a folder or the hub.
+        """Load the tokenizer `name`: `tiny`, a folder or a hub name.
 
-        Raises ModelError if that fails.
+        Raises ModelError if it cannot be loaded.
         """
         from tokenizers import Tokenizer
 
@@ -83,10 +87,10 @@ class TokenizerCounter:
             else:
                 path = _hub_file(name)
             tokenizer = Tokenizer.from_file(path)
-        except Exception as error:  # the Rust library raises bare Exception
+        except Exception as error:  # the Rust library raises Exception itself, no subclass
             reason = str(error).strip().partition("\n")[0]
             raise ModelError(
-                f"tokenizer {name!r} cannot be loaded ({reason}); name another one, or check the "
+                f"tokenizer {name!r} cannot be loaded ({reason}); name another one or check the "
                 "network of the machine that runs the environment"
             ) from error
         tokenizer.no_truncation()
@@ -94,7 +98,7 @@ class TokenizerCounter:
         self._tokenizer = tokenizer
 
     def count(self, text: str) -> int:
-        """Return the number of tokens of `text`; the empty text costs nothing."""
+        """Return the number of tokens of `text`; 0 for the empty text."""
         return len(self._encode(text))
 
     def prefix(self, text: str, tokens: int) -> str:
@@ -104,7 +108,7 @@ class TokenizerCounter:
             return text
         return text[: encoding.offsets[tokens - 1][1]] if tokens > 0 else ""
 
-    def _encode(self, text: str) -> Any:
+    def _encode(self, text: str) -> Encoding:
         return self._tokenizer.encode(text, add_special_tokens=False)
 
 
@@ -112,47 +116,47 @@ WORDS = WordCounter()
 
 _loaded = lru_cache(maxsize=16)(TokenizerCounter)
 _failures: dict[str, tuple[float, str]] = {}
-"""Hub name to when it failed, and the sentence."""
+"""Hub name -> (time of the failed request, its error message)."""
 _asking: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
 def load_tokenizer(name: str) -> TokenizerCounter:
-    """Return the counter of a tokenizer; one per name and process, for they are read-only.
+    """Return the counter of a tokenizer. A process loads each name once and shares it.
 
-    A failure of the hub is answered with the same sentence, and at once, for FAILURE_MEMORY_S, so
-    that a network that comes back is noticed and one that stays away makes nobody wait.
+    After a failed request to the hub, the same error is raised immediately for FAILURE_MEMORY_S.
+    Resets therefore do not wait for a hub that is down, and the hub is used again once it is back.
 
-    Raises ModelError if it cannot be loaded.
+    Raises ModelError if the tokenizer cannot be loaded.
     """
-    with _asking[name]:  # sessions reset in threads of their own, many at once
+    with _asking[name]:  # sessions reset in parallel threads; only one of them asks the hub
         failed_at, sentence = _failures.get(name, (-math.inf, ""))
         if time.monotonic() - failed_at < FAILURE_MEMORY_S:
             raise ModelError(sentence)
         try:
             return _loaded(name)
         except ModelError as error:
-            if not Path(name).is_dir():  # folders fail fast, and may be mended meanwhile
+            if not Path(name).is_dir():  # a folder fails at once and may be repaired at any time
                 _failures[name] = (time.monotonic(), str(error))
             raise
 
 
 def _hub_file(name: str) -> str:
-    """Return the path of a hub tokenizer, from the cache of the hub if it is there."""
+    """Return the path of a hub tokenizer; downloads it if the local cache does not hold it."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
         return hf_hub_download(name, _FILE, local_files_only=True)
     except LocalEntryNotFoundError:
-        # A download alone asks a hub that is away six times, for 23 s and more.
+        # hf_hub_download alone would try a hub that is down six times, which takes over 23 s.
         get_hf_file_metadata(hf_hub_url(name, _FILE), timeout=HUB_TIMEOUT_S)
         return hf_hub_download(name, _FILE)
 
 
 def allowed_tokenizer(name: str, allowed: Sequence[str]) -> TokenCounter:
-    """Return the counter of a tokenizer that a client names.
+    """Return the counter of a tokenizer that a client named.
 
-    Raises RequestError if it is not on the list, ModelError if it cannot be loaded.
+    Raises RequestError if `allowed` does not hold the name, ModelError if it cannot be loaded.
     """
     if name not in allowed:
         raise RequestError(

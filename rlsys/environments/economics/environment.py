@@ -1,4 +1,4 @@
-"""The economics environment as OpenEnv sees it: reset, step, state."""
+"""The economics environment with the interface of OpenEnv: reset, step and state."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ import random
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 from openenv.core.env_server import Environment
 from openenv.core.env_server.types import EnvironmentMetadata
 
+from rlsys.config.economics import MAX_SEED, EconomicsConfig
 from rlsys.environments.economics.budget import resolve_budget
-from rlsys.environments.economics.config import EconomicsConfig
 from rlsys.environments.economics.counting import WORDS, TokenCounter, allowed_tokenizer
 from rlsys.environments.economics.episode import EconomicsEpisode
 from rlsys.environments.economics.errors import RequestError
 from rlsys.environments.economics.grading import Grade, shared_grader
 from rlsys.environments.economics.models import (
-    MAX_SEED,
     EconomicsAction,
     EconomicsObservation,
     EconomicsState,
@@ -39,7 +37,9 @@ SUMMARY_CHARACTERS = 80
 class EconomicsEnvironment(
     Environment[EconomicsAction, EconomicsObservation, EconomicsState]  # type: ignore[misc]
 ):
-    """One session: episodes one after the other. Not thread-safe; shares only what is read-only.
+    """One session, which plays one episode after the other. Not thread-safe.
+
+    Sessions of one process share the corpus, the tokenizers and the grader.
 
     Example:
         environment = EconomicsEnvironment(EconomicsConfig(problems=4))
@@ -51,20 +51,20 @@ class EconomicsEnvironment(
 
     def __init__(
         self,
-        config: EconomicsConfig | Mapping[str, Any] | None = None,
+        config: EconomicsConfig | Mapping[str, object] | None = None,
         *,
         grade: Grade | None = None,
     ) -> None:
-        """Play by `config`, or by the settings it names; `grade` replaces the shared grader.
+        """Use the settings in `config`; `grade` replaces the grader of the process.
 
-        Raises pydantic.ValidationError for settings that are unknown or out of range.
+        Raises pydantic.ValidationError for unknown settings and for values out of range.
         """
         super().__init__()
         self.config = EconomicsConfig.model_validate({} if config is None else config)
         self.episode: EconomicsEpisode | None = None
         self._corpus = load_corpus(self.config.corpus)
         self._grade = grade or shared_grader()
-        self._seeds = random.Random(secrets.randbits(128))  # this session's own stream
+        self._seeds = random.Random(secrets.randbits(128))  # used by unseeded resets only
         self._seed = 0
         self._episode_id = ""
 
@@ -74,22 +74,24 @@ class EconomicsEnvironment(
         episode_id: str | None = None,
         total_budget: int | None = None,
         tokenizer_name: str | None = None,
-        **unknown: Any,
+        **unknown: object,
     ) -> EconomicsObservation:
-        """Begin an episode; nothing of an earlier one stays.
+        """Begin an episode. Nothing carries over from an earlier one.
 
         Raises pydantic.ValidationError for values of the wrong type or range and for unknown
         names, RequestError for a tokenizer or budget that is refused, ModelError for a tokenizer
-        that cannot be loaded. The running episode is then still there.
+        that cannot be loaded. After an error the running episode continues unchanged.
         """
-        options = ResetOptions(
-            seed=seed,
-            episode_id=episode_id,
-            total_budget=total_budget,
-            tokenizer_name=tokenizer_name,
-            **unknown,
+        options = ResetOptions.model_validate(
+            {
+                "seed": seed,
+                "episode_id": episode_id,
+                "total_budget": total_budget,
+                "tokenizer_name": tokenizer_name,
+                **unknown,
+            }
         )
-        # An unseeded reset draws from the session's own stream, whatever was reset before.
+        # A seeded reset must not fix the seeds of later unseeded ones, as it did in the original.
         drawn = self._seeds.randint(0, MAX_SEED) if options.seed is None else options.seed
         questions = sample_questions(self._corpus, self.config.problems, drawn)
         counter, tokenizer = self._counters(options.tokenizer_name)
@@ -105,12 +107,12 @@ class EconomicsEnvironment(
         return self._observe(self.episode, RewardParts())
 
     def step(
-        self, action: EconomicsAction, timeout_s: float | None = None, **_: Any
+        self, action: EconomicsAction, timeout_s: float | None = None, **_: object
     ) -> EconomicsObservation:
-        """Answer the current question. Steps after the end earn nothing and change nothing.
+        """Answer the current question. A step after the end has reward 0 and changes nothing.
 
-        `timeout_s` belongs to OpenEnv's signature; grading has a limit of its own.
-        Raises RequestError before the first reset and for an answer that cannot be taken.
+        OpenEnv passes `timeout_s`; it is ignored, because grading has its own time limit.
+        Raises RequestError before the first reset and for an answer that is refused.
         """
         if self.episode is None:
             raise RequestError("there is no episode to step; send a reset first")
@@ -125,7 +127,7 @@ class EconomicsEnvironment(
 
     @property
     def state(self) -> EconomicsState:
-        """The episode in numbers."""
+        """The state of the episode; all zero before the first reset."""
         episode = self.episode
         if episode is None:
             return EconomicsState()
@@ -150,7 +152,7 @@ class EconomicsEnvironment(
         )
 
     def get_metadata(self) -> EnvironmentMetadata:
-        """What `/metadata` tells about the environment."""
+        """Return what the server sends for `/metadata`."""
         return EnvironmentMetadata(
             name="economics",
             description=f"{self.config.problems} math problems share one token budget",
@@ -160,7 +162,7 @@ class EconomicsEnvironment(
         )
 
     def _counters(self, name: str | None) -> tuple[TokenCounter, TokenCounter | None]:
-        """The counter of responses, and the one that the client named for the budget."""
+        """The counter of the responses, and the same counter again if the client named it."""
         if name is not None and name.strip():
             named = allowed_tokenizer(name, self.config.tokenizers)
             return named, named
@@ -171,7 +173,7 @@ class EconomicsEnvironment(
         if name.strip() and episode.counter.unit != f"tokens of {name}":
             raise RequestError(
                 f"tokenizer_name {name!r} differs from the episode's unit, "
-                f"{episode.counter.unit}; send it with the reset"
+                f"{episode.counter.unit}; the unit is fixed at the reset, so send it there"
             )
 
     def _observe(self, episode: EconomicsEpisode, parts: RewardParts) -> EconomicsObservation:
@@ -212,9 +214,9 @@ class EconomicsEnvironment(
             metadata=self._metadata(episode, kind),
         )
 
-    def _metadata(self, episode: EconomicsEpisode, kind: str | None) -> dict[str, Any]:
-        """The same keys at reset and step, for clients of the original that read them here."""
-        metadata: dict[str, Any] = {
+    def _metadata(self, episode: EconomicsEpisode, kind: str | None) -> dict[str, object]:
+        """Values that clients of the original environment read; the same keys at reset and step."""
+        metadata: dict[str, object] = {
             "min_tokens": self.config.min_tokens,
             "max_tokens": self.config.max_tokens,
             "num_questions": len(episode.questions),

@@ -1,12 +1,12 @@
-"""One episode: questions answered one after the other from one token budget. No I/O, no OpenEnv."""
+"""One episode: questions answered in order from one token budget. No I/O, no OpenEnv."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from rlsys.config.economics import EconomicsConfig
 from rlsys.environments.economics.budget import Budget
-from rlsys.environments.economics.config import EconomicsConfig
 from rlsys.environments.economics.counting import TokenCounter
 from rlsys.environments.economics.errors import RequestError
 from rlsys.environments.economics.grading import Grade
@@ -25,18 +25,18 @@ StopReason = Literal["answered", "exhausted"]
 
 
 class Answered(NamedTuple):
-    """What became of one question."""
+    """One answered question."""
 
     question: Question
     tokens: int
-    """Charged."""
+    """Tokens charged for the answer."""
     verdict: Verdict
 
 
 class EconomicsEpisode:
     """The state of one episode.
 
-    Invariant: questions answered, charges in the ledger and entries of `answers` are as many.
+    Invariant: `answers` and `ledger.charges` have one entry per answered question.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class EconomicsEpisode:
         counter: TokenCounter,
         grade: Grade,
     ) -> None:
-        """Begin an episode; `counter` counts every response of it."""
+        """Begin an episode whose responses `counter` counts and `grade` grades."""
         self.config = config
         self.questions = tuple(questions)
         self.budget = budget
@@ -59,12 +59,12 @@ class EconomicsEpisode:
 
     @property
     def done(self) -> bool:
-        """True once nothing more can be answered."""
+        """True once no further answer is accepted."""
         return self.stop_reason is not None
 
     @property
     def question(self) -> Question | None:
-        """The question to answer next, or that was next when the budget ran out."""
+        """The next question, also after the budget ran out; None if all are answered."""
         index = len(self.answers)
         return self.questions[index] if index < len(self.questions) else None
 
@@ -80,7 +80,7 @@ class EconomicsEpisode:
 
     @property
     def remaining(self) -> int:
-        """Tokens left as shown to the client: 0 when overspent, unless `allow_negative`."""
+        """Tokens left, as shown to the client: not below 0 unless `allow_negative` is on."""
         left = self.ledger.remaining
         return left if self.config.allow_negative else max(0, left)
 
@@ -91,13 +91,13 @@ class EconomicsEpisode:
         grading_response: str | None = None,
         sampled_tokens: int | None = None,
     ) -> RewardParts:
-        """Answer the current question and return the terms of the reward; nothing once done.
+        """Answer the current question and return the terms of its reward.
 
-        `grading_response` is the visible end of `response`, where that begins with a thought; the
-        whole response is charged. `sampled_tokens` is charged instead of the counted tokens, if
-        the configuration trusts its client.
+        The whole `response` is charged. If it begins with a thought, `grading_response` is its
+        visible end, and only that is graded. A trusted client may send `sampled_tokens`, which is
+        charged instead of a count of the text. Once the episode is done, all terms are 0.
 
-        Raises RequestError, and changes nothing, for an answer that cannot be taken.
+        Raises RequestError for an answer that is refused. The episode is then unchanged.
         """
         if self.done:
             return RewardParts()
@@ -113,9 +113,9 @@ class EconomicsEpisode:
         grading_response: str | None = None,
         sampled_tokens: int | None = None,
     ) -> tuple[int, GradingRequest]:
-        """Return what an answer would be charged and what is to be graded; changes nothing.
+        """Return the tokens of an answer and the text to grade; changes nothing.
 
-        With `record` the two halves of `answer`, for those who wait for the grade in between.
+        `offer` and `record` are the two halves of `answer`, for callers that grade asynchronously.
         """
         assert self.question is not None and not self.done
         tokens = self._tokens(response, sampled_tokens)
@@ -123,7 +123,7 @@ class EconomicsEpisode:
         return tokens, GradingRequest(graded, self.question.gold)
 
     def record(self, tokens: int, verdict: Verdict) -> RewardParts:
-        """Charge the answer that was offered, take its verdict and return the reward's terms."""
+        """Charge an offered answer of `tokens` tokens and return the terms of its reward."""
         assert self.question is not None and not self.done
         question = self.question
         ledger = self.ledger.charge(tokens, capped=self.config.mode == "hard")
@@ -133,7 +133,7 @@ class EconomicsEpisode:
             charged,
             self.budget.tokens,
             len(self.questions),
-            spent_before=self._billed(self.ledger),
+            spent_before=self._spent_for_reward(),
             mode=self.config.mode,
             rules=self.config.rules,
             coefficients=coefficient_set(self.config.coefficients),
@@ -147,44 +147,48 @@ class EconomicsEpisode:
         limit = self.config.max_response_characters
         if len(response) > limit:
             raise RequestError(
-                f"response has {len(response)} characters, more than the {limit} that are read; "
-                "send a shorter one"
+                f"response has {len(response)} characters, more than the {limit} that are "
+                "accepted; send a shorter one"
             )
         if sampled_tokens is None:
             return self.counter.count(response)
         if not self.config.trusted:
             raise RequestError(
-                "sampled_tokens is taken only by an environment with trusted=true; leave it out, "
-                "and the response is counted"
+                "sampled_tokens needs an environment with trusted=true; leave it out to have the "
+                "response counted"
             )
         if self.config.mode == "hard" and sampled_tokens > self.ledger.remaining:
             raise RequestError(
                 f"sampled_tokens {sampled_tokens} exceeds the remaining {self.ledger.remaining}; "
-                "sample no more than remains"
+                "sample at most the remaining tokens"
             )
         return sampled_tokens
 
     def _graded_text(self, response: str, tokens: int, grading_response: str | None) -> str:
-        """The part of the response that counts: paid for, and visible."""
+        """The part of the response that is graded: after the thought and within the budget."""
         visible = response
         if grading_response is not None and grading_response.strip():
             visible = grading_response.rstrip()
             if not response.rstrip().endswith(visible):
                 raise RequestError(
-                    "grading_response must be the end of response, all of which is charged; send "
-                    "the thought and the visible text together as response"
+                    "grading_response must be the end of response, because all graded text is "
+                    "charged; send the thought and the visible text together as response"
                 )
         paid = self.ledger.remaining
-        # Compat grades in full what it charges in part.
+        # The cap cuts the whole response, thought first, because that is the text that was charged.
+        # What is left of the visible part begins where it began in the response. The compat rules
+        # grade the full text although only a part of it is charged, as the original does.
         if self.config.mode == "hard" and self.config.rules == "default" and tokens > paid:
             start = len(response.rstrip()) - len(visible) if visible is not response else 0
             return self.counter.prefix(response, paid)[start:]
         return visible
 
-    def _billed(self, ledger: Ledger) -> int:
-        """Tokens spent, as far as the reward knows: compat forgets what it does not show."""
-        forgets = self.config.rules == "compat" and not self.config.allow_negative
-        return min(ledger.spent, ledger.budget) if forgets else ledger.spent
+    def _spent_for_reward(self) -> int:
+        """Tokens spent so far, as the reward counts them."""
+        # The original floors its one counter of remaining tokens at 0 when negative values are not
+        # shown, so its reward never sees earlier overspending. The compat rules keep that defect.
+        floored = self.config.rules == "compat" and not self.config.allow_negative
+        return min(self.ledger.spent, self.ledger.budget) if floored else self.ledger.spent
 
     def _stopped(self) -> StopReason | None:
         if len(self.answers) == len(self.questions):
@@ -197,7 +201,7 @@ class EconomicsEpisode:
         return parts._replace(
             bonus=episode_bonus(
                 self.correct,
-                self._billed(self.ledger),
+                self._spent_for_reward(),
                 self.budget.tokens,
                 len(self.questions),
                 rules=rules,

@@ -1,4 +1,4 @@
-"""What the economics environment refuses."""
+"""Errors of the economics environment."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from rlsys.errors import RlsysError, UserError
 
 
 class RequestError(UserError):
-    """A client asked for something impossible; the episode is as it was before."""
+    """A client's request cannot be fulfilled. The episode is unchanged."""
 
 
 class LedgerError(RlsysError):
-    """Tokens got lost: what was charged is not what was generated, trained and masked."""
+    """Token counts do not add up: charged tokens differ from trained plus masked tokens."""
 
 
 class EndpointError(UserError):
-    """What should answer at an address does not, or not in the way it should."""
+    """A server or model endpoint does not answer, or its answer has the wrong format."""

@@ -1,4 +1,4 @@
-"""Grading with a bound on the wait: what a step of a server may cost, whatever the text holds."""
+"""Grading with a time limit that holds for every text, so that a server step stays fast."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ _log = logging.getLogger(__name__)
 Grade = Callable[[GradingRequest], Verdict]
 
 COMPARE_LIMIT_S = 1.0
+"""Limit of one comparison in a grading process."""
 WAIT_LIMIT_S = 3.0
+"""Limit of the wait for an idle grading process."""
 RESTART_PAUSE_S = 1.0
 PROCESSES = 2
 
 
 class BoundedGrader:
-    """Grades by the policy of rlsys.grading.compare within WAIT_LIMIT_S + COMPARE_LIMIT_S seconds.
+    """Grades with rlsys.grading.compare within WAIT_LIMIT_S + COMPARE_LIMIT_S seconds.
 
-    Most answers are decided in microseconds here. The rest is compared in one of a few killable
-    processes; one that had to be killed comes back once its successor is ready, and until then
-    the others serve. An answer that finds none in time is INVALID. Safe in any thread.
+    Most answers are decided in microseconds in this process. The others are compared in one of a
+    few separate processes that can be killed. A killed process is restarted in the background; the
+    others continue meanwhile. An answer that gets no idle process in time is INVALID. Thread-safe.
     """
 
     def __init__(self, processes: int = PROCESSES) -> None:
-        """Own `processes` grading processes, started on first use or by `warm_up`."""
-        self._idle: Queue[GradingProcess] = Queue()  # first in, first out: the longest rested
+        """Use `processes` grading processes, which start on first use or with `warm_up`."""
+        self._idle: Queue[GradingProcess] = Queue()  # first in, first out
         for _ in range(processes):
             self._idle.put(GradingProcess(COMPARE_LIMIT_S))
         self._processes = processes
@@ -45,7 +47,7 @@ class BoundedGrader:
         verdict = decide(answer, request.gold)
         if verdict is not None:
             return verdict
-        assert answer is not None  # None is decided
+        assert answer is not None  # `decide` returns a verdict for None
         try:
             process = self._idle.get(timeout=WAIT_LIMIT_S)
         except Empty:
@@ -58,12 +60,12 @@ class BoundedGrader:
         return verdict
 
     def warm_up(self) -> None:
-        """Start all processes and return; each serves from when it is ready."""
+        """Start all processes in the background and return at once."""
         for _ in range(self._processes):
             self._revive(self._idle.get())
 
     def _revive(self, process: GradingProcess) -> None:
-        """Give the process back once it answers again, however often it has to be started."""
+        """Restart the process until it answers, then add it to the idle ones again."""
 
         def wait_until_ready() -> None:
             while _compared(process, "1", "1") is Verdict.INVALID:
@@ -74,15 +76,15 @@ class BoundedGrader:
 
 
 def _compared(process: GradingProcess, answer: str, gold: str) -> Verdict:
-    """The verdict, INVALID from a process that could not be started."""
+    """The verdict of the process; INVALID if the process could not be started."""
     try:
         return compare_hard(process, answer, gold)
     except (RlsysError, OSError) as error:
-        _log.error("answers may stay ungraded: %s", error)
+        _log.error("some answers may not be graded: %s", error)
         return Verdict.INVALID
 
 
 @lru_cache(maxsize=1)
 def shared_grader() -> BoundedGrader:
-    """The grader that all sessions of this process share."""
+    """Return the grader that all sessions of this process share."""
     return BoundedGrader()

@@ -1,9 +1,9 @@
-"""The books of one episode: what was generated, what was charged, what became of it.
+"""The token accounts of one episode.
 
-The conservation law, per answer:
+For every answer these two equations hold:
 
-    generated = charged + refused       refused: text past the hard cap, never graded nor trained
-    charged   = trained + masked        masked: sampled, paid for, but kept out of the loss, and why
+    generated = charged + refused       refused: beyond the budget in hard mode; never graded
+    charged   = trained + masked        masked: charged, but left out of the loss for a reason
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ from rlsys.types import Group, Sample
 
 
 class Charge(NamedTuple):
-    """One answer's tokens."""
+    """The tokens of one answer."""
 
     generated: int
     charged: int
 
     @property
     def refused(self) -> int:
-        """Tokens past the hard cap."""
+        """Tokens beyond the budget in hard mode."""
         return self.generated - self.charged
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """A budget and the charges against it, in order."""
+    """A budget and what was charged to it, one entry per answer."""
 
     budget: int
     charges: tuple[Charge, ...] = ()
 
     @property
     def spent(self) -> int:
-        """Tokens charged so far; more than the budget only where the cap is off."""
+        """Tokens charged so far; more than the budget only in soft mode."""
         return sum(charge.charged for charge in self.charges)
 
     @property
     def remaining(self) -> int:
-        """Budget less spent; negative when overspent."""
+        """Budget minus spent; negative when overspent."""
         return self.budget - self.spent
 
     def charge(self, generated: int, *, capped: bool) -> Ledger:
         """Return the ledger after an answer of `generated` tokens.
 
-        Capped, no more than what remains is charged and the rest refused.
+        If `capped`, at most the remaining tokens are charged and the rest is refused.
         """
         charged = min(generated, max(0, self.remaining)) if capped else generated
         return replace(self, charges=(*self.charges, Charge(generated, charged)))
 
     def settle(self, trained: Sequence[int], masked: Sequence[Mapping[str, int]]) -> None:
-        """Check the law against a trainer's books.
+        """Check that a trainer used every charged token: charged = trained + masked.
 
-        `trained` holds one number per answer, `masked` one mapping from a reason to a number.
+        `trained` holds the trained tokens of each answer, `masked` its masked tokens by reason.
         Raises LedgerError for the first answer whose tokens do not add up.
         """
         if not len(self.charges) == len(trained) == len(masked):

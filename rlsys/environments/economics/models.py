@@ -1,4 +1,4 @@
-"""What travels between client and environment. Field names are those of the published original."""
+"""Messages between client and environment, with the field names of the published original."""
 
 from __future__ import annotations
 
@@ -8,41 +8,38 @@ from openenv.core.env_server import Action, Observation, State
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
-from rlsys.config.economics import CoefficientSet, Mode, Rules
+from rlsys.config.economics import MAX_BUDGET, MAX_SEED, CoefficientSet, Mode, Rules
 from rlsys.environments.economics.budget import BudgetSource
 from rlsys.environments.economics.episode import StopReason
+from rlsys.environments.economics.rewards import RewardParts
 
 Fraction01 = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
 
-MAX_SEED = 2**53 - 1
-"""The largest integer that every JSON reader keeps exact."""
-MAX_BUDGET = 1_000_000_000
-
 
 class ResetOptions(BaseModel):
-    """What a client may send with a reset; types are not converted, unknown names refused."""
+    """Arguments of a reset. Values are not converted and unknown names are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None
-    """Decides the questions and their order; None draws one, which the observation reports."""
+    """Determines the questions and their order. None draws a seed; the observation reports it."""
     episode_id: Annotated[str, Field(max_length=255)] | None = None
     total_budget: Annotated[int, Field(gt=0, le=MAX_BUDGET)] | None = None
     tokenizer_name: Annotated[str, Field(max_length=512)] | None = None
 
 
 class AnswerMetadata(TypedDict, total=False):
-    """What may come with a response."""
+    """Optional fields of an answer."""
 
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # type: ignore[misc]
 
     tokenizer_name: Annotated[str, Field(max_length=512)]
-    """Must be the tokenizer of the reset: the unit of a budget does not change within it."""
+    """Must be the tokenizer of the reset, because the unit cannot change within an episode."""
     grading_response: str
-    """The visible end of the response, graded instead of the whole; the whole is charged."""
+    """The visible end of the response. Only this part is graded; the whole response is charged."""
     sampled_tokens: Annotated[int, Field(ge=0, le=MAX_BUDGET)]
-    """Charged instead of a count of the text, by an environment that trusts its client."""
+    """Charged instead of a count of the text if the environment trusts its client."""
 
 
 class EconomicsAction(Action):  # type: ignore[misc]
@@ -61,7 +58,7 @@ class HistoryEntry(BaseModel):
 
 
 class RewardTerms(BaseModel):
-    """The signed terms whose sum is the reward."""
+    """The signed terms of a reward; the reward is their sum (see RewardParts)."""
 
     correctness: float = 0.0
     cost: float = 0.0
@@ -70,9 +67,14 @@ class RewardTerms(BaseModel):
     bonus: float = 0.0
     unanswered: float = 0.0
 
+    @property
+    def end_reward(self) -> float:
+        """The part of the reward that belongs to the whole episode: bonus + unanswered."""
+        return RewardParts(**self.model_dump()).end_reward
+
 
 class EconomicsObservation(Observation):  # type: ignore[misc]
-    """The current question and how the budget stands."""
+    """The current question, the remaining budget and the rules of the episode."""
 
     question: str = Field(description="Empty once all are answered.")
     remaining_budget: float = Field(description="Tokens left; negative when overspent (soft mode).")
@@ -84,25 +86,33 @@ class EconomicsObservation(Observation):  # type: ignore[misc]
     total_budget: Count = Field(description="Tokens of the whole episode.")
     budget_source: BudgetSource
     budget_mode: Mode
-    rules: Rules = Field(description="Of the reward.")
+    rules: Rules = Field(description="Rules of the reward.")
     coefficients: CoefficientSet = Field(description="Coefficient set of the reward.")
-    counting_unit: str = Field(description="What a token is here: of which tokenizer, or words.")
-    trusted: bool = Field(description="Whether sampled_tokens is charged instead of a count.")
-    min_tokens: Count = Field(description="Hard mode ends the episode when less is left.")
+    counting_unit: str = Field(
+        description="Unit of all token counts: a tokenizer, or an estimate from words."
+    )
+    trusted: bool = Field(
+        description="True if sampled_tokens is charged instead of a count of the text."
+    )
+    min_tokens: Count = Field(description="Hard mode ends the episode when fewer tokens remain.")
     num_questions: Count
     stop_reason: StopReason | None = Field(default=None, description="Why the episode ended.")
     seed: Count = Field(description="Seed of the episode, sent or drawn.")
-    data_source: str = Field(description="Where the questions come from.")
-    problem_type: str | None = Field(default=None, description="Null unless types are revealed.")
+    data_source: str = Field(description="Source of the questions.")
+    problem_type: str | None = Field(
+        default=None, description="Null unless the environment reveals types."
+    )
     reward_parts: RewardTerms = Field(default_factory=RewardTerms)
 
 
 class EconomicsState(State):  # type: ignore[misc]
-    """The episode in numbers; all zero before the first reset."""
+    """The state of the episode; all zero before the first reset."""
 
     total_budget: Count = 0
     spent_budget: Count = Field(default=0, description="Tokens charged, overspend included.")
-    refused_tokens: Count = Field(default=0, description="Tokens past the hard cap, not charged.")
+    refused_tokens: Count = Field(
+        default=0, description="Tokens beyond the budget in hard mode, not charged."
+    )
     questions_answered: Count = 0
     total_correct: Count = 0
     invalid_answers: Count = Field(default=0, description="Answers that could not be graded.")

@@ -1,4 +1,4 @@
-"""The corpus: questions with gold answers, by type; one read-only copy per process."""
+"""The corpus: questions with gold answers by type. A process keeps one read-only copy."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from rlsys.config.economics import ArithmeticCorpus, DatasetsCorpus, Table
 from rlsys.data.arithmetic import arithmetic_problem, draw_texts
-from rlsys.environments.economics.config import ArithmeticCorpus, DatasetsCorpus, Table
 from rlsys.errors import DataError
 from rlsys.grading.answers import clean_gold, extract_answer, is_refused, normalise
 
 _log = logging.getLogger(__name__)
 
+Row = Mapping[str, object]
+"""One row of a data set: column name to value."""
+
 
 class Question(NamedTuple):
-    """One question and the answer it is graded against."""
+    """One question and its gold answer."""
 
     id: str
     text: str
@@ -30,24 +33,24 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Questions by type, and where they come from."""
+    """Questions by type, and their source."""
 
     by_type: Mapping[str, tuple[Question, ...]]
     source: str
-    """What clients see in `data_source`: a generator, or data sets with the rows read."""
+    """Sent to clients as `data_source`: the generator, or the data sets and the rows read."""
     skipped: int = 0
-    """Rows dropped: of a type not asked for, or without a gold answer that can be compared."""
+    """Rows dropped: another type, or no usable question or gold answer."""
 
     def __len__(self) -> int:
-        """Questions in all."""
+        """Number of questions."""
         return sum(map(len, self.by_type.values()))
 
 
 @lru_cache(maxsize=4)
 def load_corpus(config: ArithmeticCorpus | DatasetsCorpus) -> Corpus:
-    """Return the corpus; every session of a process that asks for the same gets the same one.
+    """Return the corpus; equal settings give the same object within a process.
 
-    Raises DataError for what cannot be loaded; nothing else is ever put in its place.
+    Raises DataError if a part cannot be loaded. No other questions are ever substituted.
     """
     match config:
         case ArithmeticCorpus():
@@ -75,29 +78,29 @@ def _datasets(config: DatasetsCorpus) -> Corpus:
     questions: dict[str, list[Question]] = {}
     skipped = 0
     for table in config.tables:
-        taken, passed_over = _read(table, config.prod)
-        skipped += passed_over
+        taken, dropped = _read(table, config.prod)
+        skipped += dropped
         for question in taken:
             questions.setdefault(question.type, []).append(question)
     names = [table.name + _window(table, config.prod) for table in config.tables]
-    # Sorted, so that the order of the rows does not decide what a seed means.
+    # Sorted, so that a seed gives the same episode whatever the order of the rows is.
     by_type = {kind: tuple(questions[kind]) for kind in sorted(questions)}
     return Corpus(by_type, " + ".join(names), skipped)
 
 
 def _read(table: Table, prod: bool) -> tuple[list[Question], int]:
-    """The questions of a table and the number of rows passed over, which a warning tells too.
+    """The questions of a table and the number of skipped rows, which is also logged.
 
-    Raises DataError if there is no question: `source` would name a table that is not played.
+    Raises DataError if no question is left, because `source` would then name an unused table.
     """
     rows = list(_questions(table, _rows(table, prod)))
     taken = [question for question in rows if question is not None]
     skipped = len(rows) - len(taken)
-    place = f"data set {table.name!r}, split {table.split + _window(table, prod)!r}"
+    source = f"data set {table.name!r}, split {table.split + _window(table, prod)!r}"
     columns = ", ".join(map(repr, _columns(table)))
     if not taken:
         raise DataError(
-            f"{place}, holds no question of types {', '.join(table.types)} with a gold answer in "
+            f"{source}, holds no question of types {', '.join(table.types)} with a gold answer in "
             f"its columns {columns} ({skipped} rows skipped); name the right columns and types "
             "under corpus.tables"
         )
@@ -105,16 +108,16 @@ def _read(table: Table, prod: bool) -> tuple[list[Question], int]:
         _log.warning(
             "%s: %d of %d rows skipped, of other types or without a question or a gold answer in "
             "columns %s",
-            *(place, skipped, len(rows), columns),
+            *(source, skipped, len(rows), columns),
         )
     found = {question.type for question in taken}
     if missing := [kind for kind in table.types if kind not in found]:
-        _log.warning("%s: no question of types %s", place, ", ".join(missing))
+        _log.warning("%s: no question of types %s", source, ", ".join(missing))
     return taken, skipped
 
 
 def _columns(table: Table) -> list[str]:
-    """The columns that the table is asked for."""
+    """The columns to read."""
     named = (table.question, table.solution, table.answer, table.type)
     return [column for column in named if column is not None]
 
@@ -123,7 +126,7 @@ def _window(table: Table, prod: bool) -> str:
     return "" if prod else f"[{table.window[0]}:{table.window[1]}]"
 
 
-def _rows(table: Table, prod: bool) -> Iterable[Mapping[str, Any]]:
+def _rows(table: Table, prod: bool) -> Iterable[Row]:
     import datasets
     from datasets.exceptions import DatasetsError
 
@@ -136,7 +139,7 @@ def _rows(table: Table, prod: bool) -> Iterable[Mapping[str, Any]]:
             rows = datasets.load_dataset(builder, data_files=files, split=split)
         else:
             rows = datasets.load_dataset(table.name, table.subset, split=split)
-    # StopIteration: a file is empty. EOFError: a compressed one ends early.
+    # StopIteration: a file is empty. EOFError: a compressed file ends early.
     except (OSError, ValueError, StopIteration, EOFError, DatasetsError) as error:
         paths = ", ".join(map(str, table.path))
         remedy = f"that {paths} holds JSONL, JSON or Parquet" if paths else "the network"
@@ -151,12 +154,12 @@ def _rows(table: Table, prod: bool) -> Iterable[Mapping[str, Any]]:
                 f"data set {table.name!r} has no column {column!r} among "
                 f"{', '.join(rows.column_names)}; name the right one under corpus.tables"
             )
-    selected: Iterable[Mapping[str, Any]] = rows.select_columns(columns)
+    selected: Iterable[Row] = rows.select_columns(columns)
     return selected
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, with the words of the cause: datasets' own may say no more than that."""
+    """The first line of the error and of its cause, where datasets often hides the real reason."""
     if isinstance(error, StopIteration):
         return "a file is empty"
     faults = [error] if error.__cause__ is None else [error, error.__cause__]
@@ -164,10 +167,10 @@ def _reason(error: Exception) -> str:
     return ": ".join(filter(None, words)) or type(error).__name__
 
 
-def _questions(table: Table, rows: Iterable[Mapping[str, Any]]) -> Iterator[Question | None]:
-    """Yield a question per row, None for a row passed over."""
+def _questions(table: Table, rows: Iterable[Row]) -> Iterator[Question | None]:
+    """Yield one question per row, or None for a skipped row."""
     for number, row in enumerate(rows):
-        kind = row[table.type] if table.type else table.types[0]
+        kind = str(row[table.type]) if table.type else table.types[0]
         text = row[table.question]
         if kind not in table.types or not isinstance(text, str) or not text.strip():
             yield None
@@ -176,13 +179,16 @@ def _questions(table: Table, rows: Iterable[Mapping[str, Any]]) -> Iterator[Ques
         yield Question(f"{table.name}_{number}", text.strip(), gold, kind) if gold else None
 
 
-def _gold(table: Table, row: Mapping[str, Any]) -> str:
-    """The gold answer of a row, empty if it has none that can be compared."""
+def _gold(table: Table, row: Row) -> str:
+    """The gold answer of a row; empty if there is none that can be compared."""
     if table.answer is not None:
         answer = row[table.answer]
-        # Columns of numbers may be such, and not texts.
-        number = isinstance(answer, int | float) and not isinstance(answer, bool)
-        plain = isinstance(answer, str) or (number and math.isfinite(answer))
+        # A column of numbers holds int or float (NaN where empty), not texts.
+        plain = isinstance(answer, str) or (
+            isinstance(answer, int | float)
+            and not isinstance(answer, bool)
+            and math.isfinite(answer)
+        )
         return _comparable(clean_gold(str(answer))) if plain else ""
     assert table.solution is not None
     solution = row[table.solution]
@@ -190,9 +196,9 @@ def _gold(table: Table, row: Mapping[str, Any]) -> str:
 
 
 def solution_gold(solution: str) -> str:
-    r"""Return the final answer of a worked solution, empty if it states none that can be compared.
+    r"""Return the final answer of a worked solution; empty if there is none that can be compared.
 
-    `The answer is: 240` and `#### 240` come before a box, for a box may hold a step on the way.
+    `The answer is: 240` and `#### 240` are preferred to a box, which may hold an intermediate step.
 
     Example: solution_gold(r"... #### 240" + "\nThe answer is: 240") is "240"
     """

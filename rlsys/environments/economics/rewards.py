@@ -1,4 +1,4 @@
-"""What an answer and an episode earn: pure functions of verdicts, tokens and the budget.
+"""Rewards of answers and episodes: pure functions of verdicts, tokens and the budget.
 
 Notation: N problems share B tokens, f = B/N is the fair share, an answer of t tokens has the
 relative length s = t/f, and an episode that spent S tokens has the utilisation u = S/B.
@@ -9,63 +9,71 @@ relative length s = t/f, and an episode that spent S tokens has the utilisation 
               - overspend * (tokens beyond B) / f          soft mode only
     episode   + bonus * (right answers / N) * g(u)
 
-The two rules differ in four terms, the rest is the same:
+The rules `compat` (as published) and `default` differ in four terms:
 
-| term | compat: as published | default |
+| term | compat | default |
 | --- | --- | --- |
-| tokens beyond B | all so far, max(0, S_before + t - B), billed anew each step | the own ones |
-| efficiency | without a floor: a long right answer may earn less than a wrong one | >= -0.5 |
-| g(u) | 1 - abs(u - target): idle tokens are worth burning | 1 - max(0, u - target) |
-| never reached | free | -0.1 each, the least a wrong answer costs (`unanswered_penalty`) |
+| tokens beyond B | all so far, max(0, S_before + t - B), again at every step | this answer's own |
+| efficiency | no minimum: a long right answer may earn less than a wrong one | at least -0.5 |
+| g(u) | 1 - abs(u - target): spending unused tokens raises the reward | 1 - max(0, u - target) |
+| unanswered questions | 0 | -0.1 each, as much as the shortest wrong answer |
 
-The default also bounds cost and overspend of one answer together by 10, so that rewards have a
-declared range in soft mode too. No bound touches the order: at equal length a right answer earns
-at least 0.6 more than a wrong one.
+The default rules also limit cost + overspend of one answer to 10, which gives rewards a finite
+range in soft mode. Neither limit changes the order: at equal length a right answer earns at least
+0.6 more than a wrong one.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, get_args
+from typing import Final, NamedTuple, get_args
 
-from rlsys.config.economics import CoefficientSet, Mode, Rules
+from rlsys.config.economics import (
+    DEFAULT_COEFFICIENTS,
+    DEFAULT_MODE,
+    DEFAULT_RULES,
+    CoefficientSet,
+    Mode,
+    Rules,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coefficients:
-    """The numbers of the reward; `D` and `D2` are the two published sets."""
+    """The coefficients of the reward; `D` and `D2` are the two published sets."""
 
     cost: float
-    """Price of one fair share beyond the own one (beta)."""
+    """Price per fair share that an answer uses beyond its own one (beta)."""
     efficiency: float
-    """Gain of a right answer per unused fair share (gamma)."""
+    """Reward of a right answer per unused fair share (gamma)."""
     bonus: float
-    """Episode bonus when everything is right (lambda)."""
+    """Episode bonus if all answers are right (lambda)."""
     target: float
-    """Utilisation from which on the bonus shrinks (u*)."""
+    """Utilisation above which the bonus shrinks (u*)."""
     overspend: float
-    """Price of one fair share beyond the budget, soft mode (rho)."""
+    """Price per fair share beyond the budget, soft mode (rho)."""
     right: float = 1.0
     wrong: float = -0.1
     unanswered: float = -0.1
-    """Default rules: what a problem earns that was never reached."""
+    """Default rules: reward of a question that was never asked."""
     efficiency_floor: float = -0.5
-    """Default rules: the efficiency term of a right answer is never lower."""
+    """Default rules: minimum of the efficiency term of a right answer."""
     penalty_cap: float = 10.0
-    """Default rules: cost and overspend of one answer together are never higher."""
+    """Default rules: maximum of cost + overspend of one answer."""
 
 
 D: Final = Coefficients(cost=0.05, efficiency=0.10, bonus=0.50, target=0.90, overspend=0.25)
 D2: Final = Coefficients(cost=0.05, efficiency=0.15, bonus=0.40, target=0.85, overspend=0.30)
 
-
-_DIGITS: Final = 12
 _SETS: Final[dict[CoefficientSet, Coefficients]] = {"D": D, "D2": D2}
+_DEFAULT_SET: Final = _SETS[DEFAULT_COEFFICIENTS]
+_DIGITS: Final = 12
+"""Decimals of a reward: far finer than any real difference, coarse enough to hide float error."""
 
 
 def coefficient_set(name: CoefficientSet) -> Coefficients:
-    """Return the published set of that name; ValueError if there is none."""
+    """Return the published set called `name`. Raises ValueError for another name."""
     _check_choice("coefficients", name, CoefficientSet)
     return _SETS[name]
 
@@ -80,12 +88,17 @@ class RewardParts(NamedTuple):
     bonus: float = 0.0
     """Episode bonus; zero before the last step."""
     unanswered: float = 0.0
-    """What the problems never reached earn; zero before the last step."""
+    """Reward of the questions that were never asked; zero before the last step."""
 
     @property
     def total(self) -> float:
-        """The reward, rounded far below any difference so that it keeps to `reward_range`."""
+        """The reward, rounded to 12 decimals so that float error cannot leave `reward_range`."""
         return round(sum(self), _DIGITS)
+
+    @property
+    def end_reward(self) -> float:
+        """The part of the reward that belongs to the whole episode: bonus + unanswered."""
+        return self.bonus + self.unanswered
 
 
 def step_reward(
@@ -95,18 +108,17 @@ def step_reward(
     problems: int,
     *,
     spent_before: int = 0,
-    mode: Mode = "hard",
-    rules: Rules = "default",
-    coefficients: Coefficients = D,
+    mode: Mode = DEFAULT_MODE,
+    rules: Rules = DEFAULT_RULES,
+    coefficients: Coefficients = _DEFAULT_SET,
 ) -> float:
-    """Return the reward of one answer, without the terms of the episode's end.
+    """Return the reward of one answer, without the two terms of the whole episode.
 
-    `tokens` is the length of the answer. In hard mode no more than what `spent_before` leaves of
-    the budget is charged.
+    `tokens` is the length of the answer and `spent_before` what earlier answers spent. In hard
+    mode at most the remaining `budget - spent_before` is charged. With a budget or a number of
+    problems below 1 there is no fair share, and only correctness counts.
 
-    A budget or a number of problems below 1 has no fair share, and only correctness counts.
-
-    Raises ValueError for an unknown mode or unknown rules, and negative numbers of tokens.
+    Raises ValueError for an unknown mode or unknown rules, and for negative numbers of tokens.
 
     Example: step_reward(True, 100, 2000, 10) is 1 + 0.1 * (1 - 100/200) = 1.05
     """
@@ -129,11 +141,11 @@ def step_parts(
     problems: int,
     *,
     spent_before: int = 0,
-    mode: Mode = "hard",
-    rules: Rules = "default",
-    coefficients: Coefficients = D,
+    mode: Mode = DEFAULT_MODE,
+    rules: Rules = DEFAULT_RULES,
+    coefficients: Coefficients = _DEFAULT_SET,
 ) -> RewardParts:
-    """Return the terms of `step_reward`, each with its sign; raises what it raises."""
+    """Return the signed terms of `step_reward`. Raises the same errors."""
     _check_choice("mode", mode, Mode)
     _check_choice("rules", rules, Rules)
     _check_least(0, tokens=tokens, spent_before=spent_before)
@@ -147,15 +159,22 @@ def step_parts(
     length = tokens / fair_share
     cost = k.cost * max(0.0, length - 1)
     efficiency = k.efficiency * (1 - length) if correct else 0.0
+    # As published, `beyond` is everything overspent so far, so compat charges the same tokens again
+    # at every later step. Subtracting the earlier overspend leaves this answer's own tokens.
     beyond = max(0, spent_before + tokens - budget)
     if rules == "default":
-        efficiency = max(efficiency, k.efficiency_floor) if correct else 0.0
         beyond -= max(0, spent_before - budget)
+        # Without the floor, a right answer of more than 12 fair shares would earn less than a
+        # wrong one. The floor is not 0: a right answer of 5 shares should still earn 0.4.
+        efficiency = max(efficiency, k.efficiency_floor) if correct else 0.0
     overspend = k.overspend * beyond / fair_share if mode == "soft" else 0.0
     if rules == "default" and cost + overspend > k.penalty_cap:
+        # Both terms shrink by the same factor, so the reported terms keep their proportion.
         shrink = k.penalty_cap / (cost + overspend)
         cost, overspend = cost * shrink, overspend * shrink
-    return RewardParts(correctness, 0.0 - cost, efficiency, 0.0 - overspend)  # never -0.0
+    return RewardParts(
+        correctness, 0.0 - cost, efficiency, 0.0 - overspend
+    )  # 0.0 - x is never -0.0
 
 
 def episode_bonus(
@@ -164,17 +183,19 @@ def episode_bonus(
     budget: int,
     problems: int,
     *,
-    rules: Rules = "default",
-    coefficients: Coefficients = D,
+    rules: Rules = DEFAULT_RULES,
+    coefficients: Coefficients = _DEFAULT_SET,
 ) -> float:
     """Return the bonus of a finished episode with `correct` right answers and `spent` tokens.
 
-    By default it never grows with `spent`: full up to the target utilisation, then less. It is a
-    share of all N problems, reached or not, and 0 where budget or problems are below 1.
+    The default bonus never grows with `spent`: it is full up to the target utilisation and smaller
+    above it. The compat bonus is largest exactly at the target, so wasting tokens can raise it.
+    Both are proportional to correct / problems, where problems includes unanswered ones. The bonus
+    is 0 if budget or problems are below 1.
 
-    Raises ValueError for unknown rules, and negative `correct` or `spent`.
+    Raises ValueError for unknown rules, and for negative `correct` or `spent`.
 
-    Example: episode_bonus(10, 200, 2000, 10) is 0.5, and 0.1 under the compat rules
+    Example: episode_bonus(10, 200, 2000, 10) is 0.5 with the default and 0.1 with the compat rules
     """
     _check_choice("rules", rules, Rules)
     _check_least(0, correct=correct, spent=spent)
@@ -186,11 +207,13 @@ def episode_bonus(
 
 
 def unanswered_penalty(
-    unanswered: int, *, rules: Rules = "default", coefficients: Coefficients = D
+    unanswered: int, *, rules: Rules = DEFAULT_RULES, coefficients: Coefficients = _DEFAULT_SET
 ) -> float:
-    """Return what the problems earn that a hard stop left unreached; a free lunch in compat.
+    """Return the reward of the questions that a hard stop left unanswered; 0 in compat.
 
-    Raises ValueError for unknown rules and a negative `unanswered`.
+    Without this penalty, spending the budget early would be cheaper than answering wrong.
+
+    Raises ValueError for unknown rules and for a negative `unanswered`.
     """
     _check_choice("rules", rules, Rules)
     _check_least(0, unanswered=unanswered)
@@ -200,15 +223,15 @@ def unanswered_penalty(
 def reward_range(
     problems: int,
     *,
-    mode: Mode = "hard",
-    rules: Rules = "default",
-    coefficients: Coefficients = D,
+    mode: Mode = DEFAULT_MODE,
+    rules: Rules = DEFAULT_RULES,
+    coefficients: Coefficients = _DEFAULT_SET,
 ) -> tuple[float, float]:
-    """Return bounds that hold for every step's reward, whatever is answered.
+    """Return the lowest and highest possible reward of a step.
 
-    The lower one is -inf in soft compat, whose price of overspend has no bound.
+    The lowest is -inf in soft mode with compat rules, where the price of overspend is unlimited.
 
-    Raises ValueError for an unknown mode or unknown rules, and less than one problem.
+    Raises ValueError for an unknown mode or unknown rules, and for less than one problem.
     """
     _check_choice("mode", mode, Mode)
     _check_choice("rules", rules, Rules)
@@ -218,17 +241,20 @@ def reward_range(
     if mode == "soft":
         low = k.wrong - k.penalty_cap if rules == "default" else -math.inf
         return round(low, _DIGITS), high
-    longest = problems - 1  # a whole budget on one answer, in fair shares beyond its own
+    # The worst answer spends the whole budget: N fair shares, so N - 1 beyond its own. It also
+    # ends the episode and leaves N - 1 questions unanswered.
+    longest = problems - 1
     cost = k.cost * longest
     if rules == "default":
         cost = min(cost, k.penalty_cap)
     wrong = k.wrong - cost + unanswered_penalty(longest, rules=rules, coefficients=k)
     right = k.right - cost - k.efficiency * longest
+    # Without the efficiency floor, the lowest compat reward may belong to a long right answer.
     return round(wrong if rules == "default" else min(wrong, right), _DIGITS), high
 
 
-def _check_choice(name: str, value: str, choices: Any) -> None:
-    """Raise ValueError unless `value` is one of the texts of the Literal `choices`."""
+def _check_choice(name: str, value: str, choices: object) -> None:
+    """Raise ValueError unless `value` is one of the values of the Literal `choices`."""
     known = get_args(choices)
     if value not in known:
         raise ValueError(f"{name} is {value!r} but should be {' or '.join(map(repr, known))}")

@@ -1,4 +1,4 @@
-"""Which questions an episode asks: an even mix over the types, decided by one seed."""
+"""The questions of an episode: an even mix of the question types, drawn with one seed."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from rlsys.environments.economics.questions import Corpus, Question
 
 
 def sample_questions(corpus: Corpus, problems: int, seed: int) -> tuple[Question, ...]:
-    """Return `problems` questions, the same for the same corpus, number and seed.
+    """Return `problems` questions; the same corpus, number and seed give the same questions.
 
-    With N problems and k types, every type gives N // k questions, and N % k types that the seed
-    chooses give one more. No row of a type comes twice unless it has too few (two rows
-    may ask the same: there are only so many sums of two numbers).
+    With N problems and k types, each type gives N // k questions, and N % k types that the seed
+    selects give one more. A row is repeated only if its type has too few rows. Two different rows
+    may contain the same text, because few different sums of two numbers exist.
     """
     rng = random.Random(seed)
     types = list(corpus.by_type)
     rng.shuffle(types)
     each, more = divmod(problems, len(types))
     chosen: list[Question] = []
-    for place, kind in enumerate(types):
-        pool, wanted = corpus.by_type[kind], each + (place < more)
+    for index, kind in enumerate(types):
+        pool, wanted = corpus.by_type[kind], each + (index < more)
         chosen += rng.sample(pool, min(wanted, len(pool)))
         chosen += rng.choices(pool, k=max(0, wanted - len(pool)))
+    # Without this shuffle the position in the episode would reveal the type.
     rng.shuffle(chosen)
     return tuple(chosen)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from rlsys.config.economics import EconomicsConfig
 from rlsys.environments.economics.budget import Budget, native_budget, resolve_budget
-from rlsys.environments.economics.config import EconomicsConfig
 from rlsys.environments.economics.counting import (
     WORDS,
     TokenizerCounter,
@@ -27,22 +27,23 @@ from rlsys.environments.economics.ledger import Charge, Ledger
 from rlsys.errors import ModelError
 
 
-@pytest.mark.parametrize(("ratio", "expected"), [(2.0, 8100), (3.0, 12150), (4.0, 16200)])
-def test_v10_budget_from_the_configuration(ratio, expected):
-    config = EconomicsConfig(budget_ratio=ratio)
-    assert resolve_budget(config, ["?"] * 10, total_budget=None, tokenizer=None) == (
-        expected,
-        "config",
-    )
+def test_v10_budget_from_the_configuration():
+    for ratio, expected in ((2.0, 8100), (3.0, 12150), (4.0, 16200)):
+        config = EconomicsConfig(budget_ratio=ratio)
+        budget = resolve_budget(config, ["?"] * 10, total_budget=None, tokenizer=None)
+        assert budget == (expected, "config")
     assert EconomicsConfig().config_budget == 16200
 
 
-@pytest.mark.parametrize(
-    ("tokens", "ratio", "expected"),
-    [(613, 2.0, 1226), (613, 3.0, 1839), (613, 4.0, 2452), (7, 2.5, 17), (30, 4.0, 120)],
-)
-def test_v11_budget_from_the_questions(tokens, ratio, expected):
-    assert native_budget(tokens, ratio) == expected
+def test_v11_budget_from_the_questions():
+    for tokens, ratio, expected in (
+        (613, 2.0, 1226),
+        (613, 3.0, 1839),
+        (613, 4.0, 2452),
+        (7, 2.5, 17),
+        (30, 4.0, 120),
+    ):
+        assert native_budget(tokens, ratio) == expected
 
 
 class Words:
@@ -84,12 +85,9 @@ def test_a_configured_budget_below_min_tokens_is_refused():
         EconomicsConfig(total_budget=9)
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [("", 1), ("a", 1), ("a b c", 3), ("w " * 10, 13), ("w " * 631, 839)],
-)
-def test_v15_words_without_a_tokenizer(text, tokens):
-    assert WORDS.count(text) == tokens
+def test_v15_words_without_a_tokenizer():
+    for text, tokens in (("", 1), ("a", 1), ("a b c", 3), ("w " * 10, 13), ("w " * 631, 839)):
+        assert WORDS.count(text) == tokens
     assert WORDS.unit == "words*1.33"
 
 

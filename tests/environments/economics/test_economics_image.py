@@ -25,7 +25,7 @@ def test_the_linter_finds_nothing():
 
 
 class Container(Server):
-    """A folder in the place of an image's root, and an environment in that of its Python."""
+    """A folder instead of an image's root, and a virtual environment instead of its Python."""
 
     def __init__(self, root):
         self.root = root

@@ -13,11 +13,12 @@ from openenv.cli._cli_utils import validate_env_structure
 from openenv.validation import Level, run_validation
 
 import rlsys.environments.economics as economics
+from rlsys.config.economics import EconomicsConfig, EconomicsServerConfig
 from rlsys.config.loading import load_config
 from rlsys.environments.economics import grading
-from rlsys.environments.economics.config import EconomicsConfig, EconomicsServerConfig
 from rlsys.environments.economics.environment import VERSION
 from rlsys.environments.economics.grading import BoundedGrader
+from rlsys.environments.economics.server.application import bind, url_of
 from rlsys.environments.economics.server.frames import refuse, tidy_error
 from rlsys.environments.economics.server.settings import config_from_environment
 from rlsys.environments.economics.server.staging import stage
@@ -79,6 +80,15 @@ def test_the_space_finds_its_port():
     assert (matter["sdk"], matter["app_port"]) == ("docker", 8000)
 
 
+def test_a_port_is_bound_before_its_url_is_known_and_a_taken_one_is_refused():
+    with bind("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        assert port > 0
+        assert url_of(listener) == f"http://127.0.0.1:{port}"
+        with pytest.raises(ConfigError, match=f"host '127.0.0.1', port {port} .*in use.*port=0"):
+            bind("127.0.0.1", port)
+
+
 def test_nothing_heavy_is_imported_by_the_server():
     import subprocess
 
@@ -107,9 +117,8 @@ def test_settings_from_variables():
     assert config_from_environment({}) == EconomicsServerConfig()
 
 
-@pytest.mark.parametrize(
-    ("variable", "word"),
-    [
+def test_variables_take_what_the_command_line_takes():
+    for variable, word in (
         ("ECONOMICS_IDLE_TIMEOUT_S=9e2", "idle_timeout_s=9e2"),
         ("ECONOMICS_BUDGET_RATIO=1e1", "environment.budget_ratio=1e1"),
         ("ECONOMICS_CORPUS={terms: [2, 6]}", "environment.corpus.terms=[2, 6]"),
@@ -119,17 +128,14 @@ def test_settings_from_variables():
         ("ECONOMICS_HOST=12", "host='12'"),
         ("ECONOMICS_TOKENIZER=3e1", "environment.tokenizer='3e1'"),
         ("ECONOMICS_TOKENIZER=null", "environment.tokenizer=null"),
-    ],
-)
-def test_variables_take_what_the_command_line_takes(variable, word):
-    name, _, text = variable.partition("=")
-    expected = load_config(None, [word], EconomicsServerConfig)
-    assert config_from_environment({name: text}) == expected
+    ):
+        name, _, text = variable.partition("=")
+        expected = load_config(None, [word], EconomicsServerConfig)
+        assert config_from_environment({name: text}) == expected
 
 
-@pytest.mark.parametrize(
-    ("variables", "sentence"),
-    [
+def test_wrong_settings_are_refused():
+    for variables, sentence in (
         ({"ECONOMICS_MODES": "soft"}, "ECONOMICS_MODES names no setting; .*config/economics.py"),
         ({"ECONOMICS_MODES": "soft"}, "ECONOMICS_HOST, .* are the server's"),
         ({"ECONOMICS_MODE": "firm"}, "ECONOMICS_MODE: Input should be 'hard' or 'soft'"),
@@ -137,11 +143,9 @@ def test_variables_take_what_the_command_line_takes(variable, word):
         ({"ECONOMICS_TOTAL_BUDGET": "5"}, "a budget of 5 tokens is less than min_tokens"),
         ({"ECONOMICS_CORPUS": "{source"}, "is not a YAML value"),
         ({"ECONOMICS_ENVIRONMENT": "{}"}, "ECONOMICS_ENVIRONMENT names no setting"),
-    ],
-)
-def test_wrong_settings_are_refused(variables, sentence):
-    with pytest.raises(ConfigError, match=sentence):
-        config_from_environment(variables)
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            config_from_environment(variables)
 
 
 def test_every_setting_has_one_variable():
@@ -149,9 +153,8 @@ def test_every_setting_has_one_variable():
     assert shared == set()
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
+def test_the_guard_lets_only_sound_frames_through():
+    for text, code in (
         ('{"type": "state"}', None),
         ('{"type": "step", "data": {"response": "\\ud83d\\ude00"}}', None),
         (None, "INVALID_JSON"),
@@ -162,11 +165,9 @@ def test_every_setting_has_one_variable():
         ('{"\\udc00": 1}', "VALIDATION_ERROR"),
         ('{"a": ' + "[" * 40 + "]" * 40 + "}", "VALIDATION_ERROR"),
         ('{"a": "' + "x" * 200 + '"}', "VALIDATION_ERROR"),
-    ],
-)
-def test_the_guard_lets_only_sound_frames_through(text, code):
-    refusal = refuse(text, max_characters=200 if text and "xx" in text else 100_000)
-    assert (refusal and refusal.code) == code
+    ):
+        refusal = refuse(text, max_characters=200 if text and "xx" in text else 100_000)
+        assert (refusal and refusal.code) == code, text
 
 
 def test_an_error_frame_explains_and_does_not_echo():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rlsys.environments.economics.config import (
+from rlsys.config.economics import (
     METAMATH_TYPES,
     NUMINA_TYPE,
     ArithmeticCorpus,
@@ -21,25 +21,24 @@ from rlsys.environments.economics.questions import Corpus, Question, load_corpus
 from rlsys.environments.economics.sampler import sample_questions
 from rlsys.errors import DataError
 
+GOLD_OF_SOLUTION = {
+    "20*12 = 240 pens\n#### 240\nThe answer is: 240": "240",
+    "#### 1,000": "1,000",
+    r"First \boxed{7}, then more. The answer is: \frac{1}{2}": r"\frac{1}{2}",
+    r"So $\boxed{\frac{1}{7}}$.": r"\frac{1}{7}",
+    r"\boxed{1} and \boxed{\frac{1}{\sqrt{2}}}": r"\frac{1}{\sqrt{2}}",
+    r"The answer is: $\boxed{5}$.": "5",
+    "It is seven.": "",
+    r"\boxed{}": "",
+    r"\boxed{\frac{1}": "",
+    r"\boxed{9^{9^{9}}}": "",
+    "": "",
+}
 
-@pytest.mark.parametrize(
-    ("solution", "gold"),
-    [
-        ("20*12 = 240 pens\n#### 240\nThe answer is: 240", "240"),
-        ("#### 1,000", "1,000"),
-        (r"First \boxed{7}, then more. The answer is: \frac{1}{2}", r"\frac{1}{2}"),
-        (r"So $\boxed{\frac{1}{7}}$.", r"\frac{1}{7}"),
-        (r"\boxed{1} and \boxed{\frac{1}{\sqrt{2}}}", r"\frac{1}{\sqrt{2}}"),
-        (r"The answer is: $\boxed{5}$.", "5"),
-        ("It is seven.", ""),
-        (r"\boxed{}", ""),
-        (r"\boxed{\frac{1}", ""),
-        (r"\boxed{9^{9^{9}}}", ""),
-        ("", ""),
-    ],
-)
-def test_b2_b3_gold_of_a_worked_solution(solution, gold):
-    assert solution_gold(solution) == gold
+
+def test_b2_b3_gold_of_a_worked_solution():
+    found = {solution: solution_gold(solution) for solution in GOLD_OF_SOLUTION}
+    assert found == GOLD_OF_SOLUTION
 
 
 def tables(tmp_path, metamath, numina):
@@ -131,10 +130,10 @@ def test_plain_answers_are_golds_as_they_stand(tmp_path, answers, golds):
     assert corpus.skipped == len(answers) - len(expected)
 
 
-@pytest.mark.parametrize("columns", [{}, {"solution": "answer", "answer": "answer"}])
-def test_a_table_has_solutions_or_answers(tmp_path, columns):
-    with pytest.raises(ValidationError, match="name one of them"):
-        answers_table(tmp_path, ["1"], **columns)
+def test_a_table_has_solutions_or_answers(tmp_path):
+    for columns in ({}, {"solution": "answer", "answer": "answer"}):
+        with pytest.raises(ValidationError, match="name one of them"):
+            answers_table(tmp_path, ["1"], **columns)
 
 
 def test_b18_what_cannot_be_loaded_is_refused(tmp_path):

@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlsys.config.economics import EconomicsConfig
+from rlsys.environments.economics.models import RewardTerms
 from rlsys.environments.economics.rewards import (
     D2,
     D,
@@ -35,19 +37,16 @@ def play(budget, tokens, right, **options):
 
 
 @pytest.mark.parametrize("rules", ["default", "compat"])
-@pytest.mark.parametrize(
-    ("correct", "tokens", "expected"),
-    [
+def test_v1_v2_single_answers(rules):
+    for correct, tokens, expected in (
         (True, 100, 1.05),
         (True, 200, 1.00),
         (True, 300, 0.925),
         (True, 0, 1.10),
         (False, 100, -0.10),
         (False, 300, -0.125),
-    ],
-)
-def test_v1_v2_single_answers(rules, correct, tokens, expected):
-    assert step_reward(correct, tokens, 2000, 10, rules=rules) == near(expected)
+    ):
+        assert step_reward(correct, tokens, 2000, 10, rules=rules) == near(expected)
 
 
 @pytest.mark.parametrize("rules", ["default", "compat"])
@@ -106,20 +105,17 @@ def test_v9_late_short_answers_pay_for_their_own_tokens():
     assert episode_bonus(10, 3500, 2000, 10) == near(0.075)
 
 
-@pytest.mark.parametrize(
-    ("correct", "spent", "compat", "default"),
-    [
+def test_v14_episode_bonus():
+    for correct, spent, compat, default in (
         (10, 1800, 0.5, 0.5),
         (10, 200, 0.1, 0.5),
         (5, 2000, 0.225, 0.225),
         (5, 4000, 0.0, 0.0),
         (3, 0, 0.015, 0.15),
         (0, 1800, 0.0, 0.0),
-    ],
-)
-def test_v14_episode_bonus(correct, spent, compat, default):
-    assert episode_bonus(correct, spent, 2000, 10, rules="compat") == near(compat)
-    assert episode_bonus(correct, spent, 2000, 10) == near(default)
+    ):
+        assert episode_bonus(correct, spent, 2000, 10, rules="compat") == near(compat)
+        assert episode_bonus(correct, spent, 2000, 10) == near(default)
 
 
 @pytest.mark.parametrize("rules", ["default", "compat"])
@@ -186,9 +182,8 @@ def test_b11_unreached_problems_cost_what_the_cheapest_wrong_answer_costs():
     assert unanswered_penalty(9) == near(9 * step_reward(False, 0, 2000, 10))
 
 
-@pytest.mark.parametrize(
-    ("call", "sentence"),
-    [
+def test_what_has_no_reward_is_refused():
+    for call, sentence in (
         (lambda: step_reward(True, 5, 100, 10, rules="new"), "rules is 'new' .* 'default' or 'co"),
         (lambda: step_reward(True, 5, 100, 10, mode="firm"), "mode is 'firm' .* 'hard' or 'soft'"),
         (lambda: step_parts(True, -5, 100, 10), "tokens is -5 but should be 0 or more"),
@@ -202,11 +197,9 @@ def test_b11_unreached_problems_cost_what_the_cheapest_wrong_answer_costs():
         (lambda: reward_range(10, rules="new"), "rules is 'new'"),
         (lambda: reward_range(0), "problems is 0 but"),
         (lambda: coefficient_set("D3"), "coefficients is 'D3' but should be 'D' or 'D2'"),
-    ],
-)
-def test_what_has_no_reward_is_refused(call, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        call()
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            call()
 
 
 def test_no_fair_share_leaves_correctness_alone():
@@ -217,7 +210,23 @@ def test_no_fair_share_leaves_correctness_alone():
 
 
 def test_parts_sum_to_the_reward():
-    assert RewardParts(1.0, -0.25, 0.5, -0.125, 0.25, -0.5).total == 0.875
+    parts = RewardParts(1.0, -0.25, 0.5, -0.125, 0.25, -0.5)
+    assert parts.total == 0.875
+    assert parts.end_reward == RewardTerms(**parts._asdict()).end_reward == -0.25
+
+
+def test_the_defaults_are_those_of_the_environment():
+    config = EconomicsConfig()
+    chosen = {"rules": config.rules, "coefficients": coefficient_set(config.coefficients)}
+    # A long answer beyond the budget, for which each mode, rule and set gives another reward.
+    beyond = {"spent_before": 1900}
+    for correct in (True, False):
+        assert step_reward(correct, 3000, 2000, 10, **beyond) == step_reward(
+            correct, 3000, 2000, 10, **beyond, mode=config.mode, **chosen
+        )
+    assert episode_bonus(10, 200, 2000, 10) == episode_bonus(10, 200, 2000, 10, **chosen) == 0.5
+    assert unanswered_penalty(3) == unanswered_penalty(3, **chosen) == near(-0.3)
+    assert reward_range(10) == reward_range(10, mode=config.mode, **chosen)
 
 
 def test_reward_range_of_the_declared_configurations():
@@ -250,7 +259,17 @@ def test_no_step_leaves_the_declared_range(shares, budget, mode, rules):
             assert low <= parts._replace(bonus=last, unanswered=stopped).total <= high
 
 
-@pytest.mark.parametrize("budget", range(10, 400))
-def test_a_first_answer_that_burns_the_budget_earns_the_lower_bound(budget):
-    parts = step_parts(False, 600, budget, 10)
-    assert parts._replace(unanswered=unanswered_penalty(9)).total == reward_range(10)[0] == -1.45
+def test_a_first_answer_that_spends_every_budget_earns_the_lower_bound():
+    # Every budget, because float error must not leave the range for any of them.
+    assert reward_range(10)[0] == -1.45
+    wrong = {
+        budget: reward
+        for budget in range(10, 400)
+        if (reward := ended(step_parts(False, 600, budget, 10)).total) != -1.45
+    }
+    assert wrong == {}
+
+
+def ended(parts):
+    """The terms of a first answer that leaves nine questions unanswered."""
+    return parts._replace(unanswered=unanswered_penalty(9))

@@ -1,6 +1,9 @@
 """The served environment: a real process, real sockets, OpenEnv's own validator."""
 
 import asyncio
+import re
+import subprocess
+import sys
 import time
 
 import pytest
@@ -120,48 +123,94 @@ def test_in_process_and_served_episodes_are_the_same(server):
     assert served == local.model_dump(exclude={"reward", "done"})
 
 
-@pytest.mark.parametrize(
-    ("frame", "expected"),
-    [
-        ({"type": "reset", "data": {"seed": "abc"}}, "VALIDATION_ERROR"),
-        ({"type": "reset", "data": {"tokenizer_name": 5}}, "VALIDATION_ERROR"),
-        ({"type": "reset", "data": {"total_budget": 0}}, "VALIDATION_ERROR"),
-        ({"type": "reset", "data": {"total_budget": 5}}, "EXECUTION_ERROR"),
-        ({"type": "reset", "data": {"tokenizer_name": "evil/repo"}}, "EXECUTION_ERROR"),
-        ({"type": "reset", "data": {"unknown": 1}}, "VALIDATION_ERROR"),
-        ({"type": "reset", "data": {"self": 1}}, "EXECUTION_ERROR"),
-        ({"type": "reset", "data": [1]}, "VALIDATION_ERROR"),
-        ({"type": "step", "data": {"answer": "x"}}, "VALIDATION_ERROR"),
-        ({"type": "step", "data": {"response": 5}}, "VALIDATION_ERROR"),
-        ({"type": "step", "data": {"response": "x", "metadata": {"a": 1}}}, "VALIDATION_ERROR"),
-        ({"type": "step", "data": {"response": "x" * 300_000}}, "EXECUTION_ERROR"),
-        ({"type": "step", "data": {"response": "x" * 1_100_000}}, "VALIDATION_ERROR"),
-        ({"type": "step"}, "VALIDATION_ERROR"),
-        ({"type": "bogus"}, "UNKNOWN_TYPE"),
-        ({"type": ["reset"]}, "UNKNOWN_TYPE"),
-        ({}, "UNKNOWN_TYPE"),
-        ("not json", "INVALID_JSON"),
-        (b"\x00\xff", "INVALID_JSON"),
-        ("[" * 100_000, "INVALID_JSON"),
-        ('{"type": "reset", "data": {"seed": 1' + "0" * 5000 + "}}", "INVALID_JSON"),
-        ('{"type": "reset", "data": {"seed": 1' + "0" * 400 + "}}", "VALIDATION_ERROR"),
-        ('{"type": "reset", "data": {"seed": NaN}}', "VALIDATION_ERROR"),
-        ('{"type": "step", "data": {"response": "\\ud800"}}', "VALIDATION_ERROR"),
-        ('{"type": "step", "data": ' + '{"a":' * 100 + "1" + "}" * 101, "VALIDATION_ERROR"),
-        ("[1, 2]", "VALIDATION_ERROR"),
-        ("null", "VALIDATION_ERROR"),
-    ],
-    ids=lambda value: str(value)[:60] if not isinstance(value, bytes) else "binary",
-)
-def test_v21_v22_a_bad_frame_gets_a_typed_error_and_harms_nothing(server, frame, expected):
+BAD_FRAMES = [
+    ({"type": "reset", "data": {"seed": "abc"}}, "VALIDATION_ERROR"),
+    ({"type": "reset", "data": {"tokenizer_name": 5}}, "VALIDATION_ERROR"),
+    ({"type": "reset", "data": {"total_budget": 0}}, "VALIDATION_ERROR"),
+    ({"type": "reset", "data": {"total_budget": 5}}, "EXECUTION_ERROR"),
+    ({"type": "reset", "data": {"tokenizer_name": "evil/repo"}}, "EXECUTION_ERROR"),
+    ({"type": "reset", "data": {"unknown": 1}}, "VALIDATION_ERROR"),
+    ({"type": "reset", "data": {"self": 1}}, "EXECUTION_ERROR"),
+    ({"type": "reset", "data": [1]}, "VALIDATION_ERROR"),
+    ({"type": "step", "data": {"answer": "x"}}, "VALIDATION_ERROR"),
+    ({"type": "step", "data": {"response": 5}}, "VALIDATION_ERROR"),
+    ({"type": "step", "data": {"response": "x", "metadata": {"a": 1}}}, "VALIDATION_ERROR"),
+    ({"type": "step", "data": {"response": "x" * 300_000}}, "EXECUTION_ERROR"),
+    ({"type": "step", "data": {"response": "x" * 1_100_000}}, "VALIDATION_ERROR"),
+    ({"type": "step"}, "VALIDATION_ERROR"),
+    ({"type": "bogus"}, "UNKNOWN_TYPE"),
+    ({"type": ["reset"]}, "UNKNOWN_TYPE"),
+    ({}, "UNKNOWN_TYPE"),
+    ("not json", "INVALID_JSON"),
+    (b"\x00\xff", "INVALID_JSON"),
+    ("[" * 100_000, "INVALID_JSON"),
+    ('{"type": "reset", "data": {"seed": 1' + "0" * 5000 + "}}", "INVALID_JSON"),
+    ('{"type": "reset", "data": {"seed": 1' + "0" * 400 + "}}", "VALIDATION_ERROR"),
+    ('{"type": "reset", "data": {"seed": NaN}}', "VALIDATION_ERROR"),
+    ('{"type": "step", "data": {"response": "\\ud800"}}', "VALIDATION_ERROR"),
+    ('{"type": "step", "data": ' + '{"a":' * 100 + "1" + "}" * 101, "VALIDATION_ERROR"),
+    ("[1, 2]", "VALIDATION_ERROR"),
+    ("null", "VALIDATION_ERROR"),
+]
+
+
+def test_v21_v22_a_bad_frame_gets_a_typed_error_and_changes_nothing(server):
     with session(server.url) as ask:
         reset(ask, seed=7, total_budget=500)
         before = ask({"type": "state"})
-        answer = ask(frame)
-        assert (answer["type"], code(answer)) == ("error", expected)
-        assert 0 < len(answer["data"]["message"]) <= 500
-        assert ask({"type": "state"}) == before
+        for frame, expected in BAD_FRAMES:
+            answer = ask(frame)
+            assert (answer["type"], code(answer)) == ("error", expected), str(frame)[:60]
+            assert 0 < len(answer["data"]["message"]) <= 500
+            assert ask({"type": "state"}) == before
         assert step(ask, "x")["type"] == "observation"
+
+
+LIST_TOOLS = {"jsonrpc": "2.0", "method": "tools/list", "id": 1}
+
+
+def test_a_bad_frame_on_the_mcp_socket_gets_an_error_and_the_socket_stays_open(server):
+    with session(server.url, path="/mcp") as ask:
+        for frame, expected in (
+            (b"\x00\xff", -32700),
+            ("not json", -32700),
+            ("[" * 100_000, -32700),
+            ("[1, 2]", -32600),
+            ("null", -32600),
+            ("7", -32600),
+            ('{"method": "\\ud800"}', -32600),
+            ('{"jsonrpc": ' + '{"a":' * 100 + "1" + "}" * 101, -32600),
+            ({"jsonrpc": "2.0"}, -32600),
+        ):
+            answer = ask(frame)
+            assert answer["jsonrpc"] == "2.0"
+            assert answer["error"]["code"] == expected, str(frame)[:60]
+            assert answer["error"]["message"]
+            assert ask(LIST_TOOLS)["id"] == 1
+
+
+def test_seeds_up_to_the_largest_exact_integer_are_played_and_reported(server):
+    with session(server.url) as ask:
+        questions = set()
+        for seed in (0, 2**52 - 1, 2**52, 2**53 - 2, 2**53 - 1):
+            answer = reset(ask, seed=seed)["data"]["observation"]
+            assert answer["seed"] == seed
+            assert ask({"type": "state"})["data"]["seed"] == seed
+            questions.add(answer["question"])
+        assert len(questions) > 1
+        assert code(reset(ask, seed=2**53)) == "VALIDATION_ERROR"
+
+
+def test_serve_env_prints_the_port_that_it_has_bound():
+    command = [sys.executable, "-W", "ignore", "-m", "rlsys", "serve-env", "port=0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stdout.readline()
+            url = re.match(r"economics environment at (http://127\.0\.0\.1:(\d+)): ", line)
+            assert url and int(url[2]) > 0, line
+            assert requests.get(f"{url[1]}/health", timeout=30).status_code == 200
+        finally:
+            process.terminate()
 
 
 def test_v23_step_before_reset(server):

@@ -8,7 +8,7 @@ import sys
 import pytest
 from economics_server import Server, free_port
 
-from rlsys.environments.economics.config import EconomicsConfig
+from rlsys.config.economics import EconomicsConfig
 from rlsys.environments.economics.counting import WORDS
 from rlsys.environments.economics.dialect import EconomicsDialect
 from rlsys.environments.economics.grading import shared_grader

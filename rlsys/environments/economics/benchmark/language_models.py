@@ -1,6 +1,6 @@
-"""Language models as agents: behind an OpenAI-compatible endpoint, or in an engine of rlsys.
+"""Language models as agents: behind an OpenAI-compatible endpoint, or in a vLLM engine of rlsys.
 
-Both see one question at a time, with what is left of the budget, and no earlier turns.
+Both see one question at a time and the remaining budget, but no earlier turns.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+from rlsys.config import EndpointAgentConfig, LocalModelConfig
 from rlsys.endpoints import EndpointFailure, Reply, ask, endpoint_client
-from rlsys.environments.economics.benchmark.config import EndpointConfig, LocalModelConfig
-from rlsys.environments.economics.benchmark.sessions import Answer
+from rlsys.environments.economics.benchmark.agents import AgentAnswer
 from rlsys.environments.economics.errors import EndpointError
 from rlsys.environments.economics.models import EconomicsObservation
 from rlsys.environments.seeds import derive_seed
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 FAILURES_IN_A_ROW: Final = 20
-"""So many replies that fail one after the other mean that an endpoint is gone."""
+"""After this many failed replies in a row the endpoint counts as unavailable."""
 
 
-def facts(seen: EconomicsObservation) -> dict[str, float]:
-    """Return what a template may show beside {problem}."""
+def template_values(seen: EconomicsObservation) -> dict[str, float]:
+    """Return the values that a template may contain beside {problem}."""
     return {
         "remaining": float(max(0.0, seen.remaining_budget)),
         "questions_remaining": float(seen.questions_remaining),
@@ -40,16 +40,15 @@ def facts(seen: EconomicsObservation) -> dict[str, float]:
 
 
 def reply_limit(seen: EconomicsObservation, most: int) -> int:
-    """Return the most tokens that a reply may have: no more than remain in hard mode."""
+    """Return the most tokens that a reply may have: `most`, in hard mode at most the remaining."""
     return min(most, int(seen.remaining_budget)) if seen.budget_mode == "hard" else most
 
 
 @asynccontextmanager
-async def endpoint_agent(config: EndpointConfig) -> AsyncIterator[EndpointAgent]:
-    """Connect to an endpoint that has been probed to answer.
+async def endpoint_agent(config: EndpointAgentConfig) -> AsyncIterator[EndpointAgent]:
+    """Connect to an endpoint and check with one short request that it answers.
 
-    Raises EndpointError, before anything is asked in earnest, if it does not, and what
-    `endpoint_client` raises.
+    Raises EndpointError if it does not answer, and the errors of `endpoint_client`.
     """
     async with endpoint_client(config) as client:
         agent = EndpointAgent(config, client)
@@ -58,9 +57,9 @@ async def endpoint_agent(config: EndpointConfig) -> AsyncIterator[EndpointAgent]
 
 
 class EndpointAgent:
-    """Answers through chat completions. A reply that fails is an empty answer and is counted."""
+    """Answers with chat completions. A failed request gives an empty answer marked as failed."""
 
-    def __init__(self, config: EndpointConfig, client: AsyncOpenAI) -> None:
+    def __init__(self, config: EndpointAgentConfig, client: AsyncOpenAI) -> None:
         self._config = config
         self._client = client
         self._failures = 0
@@ -71,7 +70,7 @@ class EndpointAgent:
         return self._config.concurrency
 
     async def probe(self) -> None:
-        """Ask for one token. Raises EndpointError if that fails."""
+        """Request one token. Raises EndpointError if that fails."""
         try:
             await self._ask("1+1", 1)
         except EndpointFailure as failure:
@@ -81,10 +80,10 @@ class EndpointAgent:
                 "base_url, model or api_key_env"
             ) from failure
 
-    async def answer(self, seen: EconomicsObservation) -> Answer:
-        """Answer the question. Raises EndpointError once the endpoint seems gone for good."""
+    async def answer(self, seen: EconomicsObservation) -> AgentAnswer:
+        """Answer the question. Raises EndpointError after FAILURES_IN_A_ROW failed requests."""
         prompt = self._config.template
-        for name, value in facts(seen).items():
+        for name, value in template_values(seen).items():
             prompt = prompt.replace(f"{{{name}}}", f"{value:.10g}")
         prompt = prompt.replace("{problem}", seen.question)
         try:
@@ -94,17 +93,18 @@ class EndpointAgent:
             if self._failures >= FAILURES_IN_A_ROW:
                 raise EndpointError(
                     f"endpoint {self._config.name!r} failed {self._failures} times in a row "
-                    f"({failure}); agents that had finished are in results.json"
+                    f"({failure}); start it again and repeat the run, whose results.json holds the "
+                    "agents that had finished"
                 ) from failure
-            return Answer("", failed=True)
+            return AgentAnswer("", failed=True)
         self._failures = 0
         if not reply.thought:
-            return Answer(reply.content)
-        # A thought apart is charged like the rest.
-        return Answer(f"{reply.thought}\n{reply.content}", visible=reply.content)
+            return AgentAnswer(reply.content)
+        # The server sent the thought separately. It is charged as well, but not graded.
+        return AgentAnswer(f"{reply.thought}\n{reply.content}", visible=reply.content)
 
-    def learn(self, seen: EconomicsObservation, answer: Answer, reward: float) -> None:
-        """Nothing: the model is fixed."""
+    def learn(self, seen: EconomicsObservation, answer: AgentAnswer, reward: float) -> None:
+        """Do nothing: the model is fixed."""
 
     async def _ask(self, prompt: str, max_tokens: int) -> Reply:
         config = self._config
@@ -118,7 +118,7 @@ class EndpointAgent:
 
 
 class ModelAgent:
-    """Answers through a Generator: token ids in, token ids out."""
+    """Answers with a Generator, which takes and returns token ids."""
 
     def __init__(
         self,
@@ -147,12 +147,12 @@ class ModelAgent:
         """Episodes at once."""
         return self._config.concurrency
 
-    async def answer(self, seen: EconomicsObservation) -> Answer:
-        """Answer the question; one whose prompt leaves no room is a failed, empty answer."""
-        prompt = self._renderer.render_first(seen.question, facts(seen))
+    async def answer(self, seen: EconomicsObservation) -> AgentAnswer:
+        """Answer the question; a prompt that fills the model's context gives a failed answer."""
+        prompt = self._renderer.render_first(seen.question, template_values(seen))
         room = self._max_length - len(prompt)
         if room < 1:
-            return Answer("", failed=True)
+            return AgentAnswer("", failed=True)
         ((completion,),) = await self._generator.generate(
             [
                 GenerationRequest(
@@ -166,17 +166,17 @@ class ModelAgent:
             ]
         )
         ids = completion.token_ids.tolist()
-        return Answer(
+        return AgentAnswer(
             self._decode(ids),
             visible=self._visible(ids),
             sampled_tokens=len(ids) if seen.trusted else None,
         )
 
-    def learn(self, seen: EconomicsObservation, answer: Answer, reward: float) -> None:
-        """Nothing: the model is fixed."""
+    def learn(self, seen: EconomicsObservation, answer: AgentAnswer, reward: float) -> None:
+        """Do nothing: the model is fixed."""
 
     def _visible(self, ids: Sequence[int]) -> str | None:
-        """What follows the last end of a thought; nothing where it never ends."""
+        """The text after the last end of a thought; empty if the thought never ends."""
         if self._think_end is None:
             return None
         if self._think_end not in ids:

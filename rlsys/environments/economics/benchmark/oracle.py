@@ -1,8 +1,8 @@
-"""What an oracle would have earned in each episode, for regret.
+"""The return of an oracle in each episode, from which regret follows.
 
-The oracle knows all questions beforehand, and how long an answer to each must be: exactly for the
-solver that adds columns, else by what the same agent's answers to that type of question suggest.
-It chooses lengths by `allocation.best_return`.
+The oracle knows all questions beforehand and how long an answer to each must be. For the solver
+`ColumnAdder` that length is exact; for other agents it is estimated from the agent's own answers to
+questions of the same type. The oracle chooses the lengths with `knapsack.best_return`.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from dataclasses import replace
 import numpy as np
 
 from rlsys.config.economics import EconomicsConfig
-from rlsys.environments.economics.benchmark.allocation import (
-    Curve,
+from rlsys.environments.economics.benchmark.knapsack import (
+    LengthCurve,
     best_return,
     estimated_curve,
     exact_curve,
 )
-from rlsys.environments.economics.benchmark.baselines import ColumnAdder
-from rlsys.environments.economics.benchmark.play import Paper
+from rlsys.environments.economics.benchmark.play import QuestionSheet
 from rlsys.environments.economics.benchmark.results import EpisodeResult
+from rlsys.environments.economics.benchmark.solvers import ColumnAdder
 from rlsys.environments.economics.counting import TokenCounter
 
 
 def with_exact_oracle(
     episodes: Sequence[EpisodeResult],
-    papers: Mapping[int, Paper],
+    sheets: Mapping[int, QuestionSheet],
     counter: TokenCounter,
     config: EconomicsConfig,
 ) -> list[EpisodeResult]:
-    """Return the episodes of a ColumnAdder with the oracle's return.
+    """Return the episodes of a ColumnAdder with the return of the oracle filled in.
 
-    `papers` holds the questions of every seed.
+    `sheets` holds the questions of every seed.
     """
     adder, empty = ColumnAdder(counter), counter.count("")
 
-    def curves(episode: EpisodeResult) -> list[Curve]:
-        return [exact_curve(adder.needed(text), empty) for text in papers[episode.seed].texts]
+    def curves(episode: EpisodeResult) -> list[LengthCurve]:
+        return [exact_curve(adder.needed(text), empty) for text in sheets[episode.seed].texts]
 
     return [replace(e, oracle=best_return(curves(e), e.budget, config)) for e in episodes]
 
@@ -46,14 +46,15 @@ def with_exact_oracle(
 def with_estimated_oracle(
     episodes: Sequence[EpisodeResult], counter: TokenCounter, config: EconomicsConfig
 ) -> list[EpisodeResult]:
-    """Return an agent's episodes with the return of an oracle that has the agent's own curves.
+    """Return an agent's episodes with the return of an oracle that uses the agent's own curves.
 
-    An episode stays as it is if it has the oracle's return already, or if the types of the
-    questions never reached are not known.
+    An episode is returned unchanged if it already has the oracle's return, or if the types of its
+    unanswered questions are unknown.
     """
     tokens: dict[str | None, list[int]] = {}
     right: dict[str | None, list[bool]] = {}
     for episode in episodes:
+        # `types` may be longer than the answers: it covers unanswered questions, too.
         for kind, cost, correct in zip(episode.types, episode.tokens, episode.right, strict=False):
             tokens.setdefault(kind, []).append(cost)
             right.setdefault(kind, []).append(correct)
@@ -62,14 +63,15 @@ def with_estimated_oracle(
         kind: estimated_curve(np.array(tokens[kind]), np.array(right[kind]), empty)
         for kind in tokens
     }
-    hopeless = Curve(np.array([empty]), np.array([0.0]))
+    # For a type that the agent never answered there is no evidence of any right answer.
+    never_right = LengthCurve(np.array([empty]), np.array([0.0]))
     return [
         episode
         if episode.oracle is not None or len(episode.types) < episode.questions
         else replace(
             episode,
             oracle=best_return(
-                [curves.get(kind, hopeless) for kind in episode.types], episode.budget, config
+                [curves.get(kind, never_right) for kind in episode.types], episode.budget, config
             ),
         )
         for episode in episodes

@@ -1,76 +1,72 @@
-"""Let agents play the same episodes, from their first question to their end."""
+"""Plays episodes with an agent, from the first question to the end."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from rlsys.config.economics import MAX_BUDGET
+from rlsys.environments.economics.benchmark.agents import Agent, AgentAnswer
 from rlsys.environments.economics.benchmark.results import EpisodeResult
-from rlsys.environments.economics.benchmark.sessions import Answer, ResetWith, Session, Sessions
-from rlsys.environments.economics.models import MAX_BUDGET, EconomicsObservation
+from rlsys.environments.economics.benchmark.sessions import (
+    OpenSession,
+    PlaySession,
+    ResetArguments,
+)
 
 
-class Agent(Protocol):
-    """Whoever answers."""
-
-    @property
-    def concurrency(self) -> int:
-        """Episodes to play at once; 1 for an agent that learns from one to the next."""
-        ...
-
-    async def answer(self, seen: EconomicsObservation) -> Answer:
-        """Answer the question in `seen`."""
-        ...
-
-    def learn(self, seen: EconomicsObservation, answer: Answer, reward: float) -> None:
-        """Take note of the reward for `answer`, given when `seen` was seen."""
-        ...
-
-
-class Paper(NamedTuple):
-    """All questions of an episode, as an oracle sees them beforehand."""
+class QuestionSheet(NamedTuple):
+    """All questions of one episode in order, known before it is played."""
 
     texts: tuple[str, ...]
     types: tuple[str | None, ...]
+    """Type of each question; None if the environment hides types."""
 
 
-async def read_papers(session: Session, seeds: Sequence[int]) -> dict[int, Paper]:
-    """Return the questions of every seed, by answering them with nothing on a huge budget."""
-    return {seed: await _read_paper(session, seed) for seed in seeds}
+async def read_question_sheets(
+    session: PlaySession, seeds: Sequence[int]
+) -> dict[int, QuestionSheet]:
+    """Return the questions of every seed."""
+    return {seed: await _read_question_sheet(session, seed) for seed in seeds}
 
 
-async def _read_paper(session: Session, seed: int) -> Paper:
-    seen = await session.reset(seed, ResetWith(total_budget=MAX_BUDGET))
-    pages = []
+async def _read_question_sheet(session: PlaySession, seed: int) -> QuestionSheet:
+    # No message lists the questions, so they are answered with empty texts on the largest budget,
+    # which never runs out before the last question.
+    seen = await session.reset(seed, ResetArguments(total_budget=MAX_BUDGET))
+    questions = []
     while not seen.done:
-        pages.append((seen.question, seen.problem_type))
-        seen = await session.answer(Answer(""))
-    texts, types = zip(*pages, strict=True)
-    return Paper(texts, types)
+        questions.append((seen.question, seen.problem_type))
+        seen = await session.answer(AgentAnswer(""))
+    texts, types = zip(*questions, strict=True)
+    return QuestionSheet(texts, types)
 
 
-async def evaluate(
-    agent: Agent, sessions: Sessions, papers: Mapping[int, Paper], options: ResetWith
+async def play_episodes(
+    agent: Agent,
+    open_session: OpenSession,
+    sheets: Mapping[int, QuestionSheet],
+    arguments: ResetArguments,
 ) -> list[EpisodeResult]:
-    """Let an agent play the episode of every seed in `papers`; results are in that order."""
+    """Let an agent play the episode of every seed in `sheets`; return the results in that order."""
     results: dict[int, EpisodeResult] = {}
-    waiting = iter(papers.items())
+    waiting = iter(sheets.items())
 
     async def play_some() -> None:
-        async with sessions() as session:
-            for seed, paper in waiting:  # shared: whoever is free takes the next one
-                results[seed] = await play(session, agent, seed, paper, options)
+        async with open_session() as session:
+            for seed, sheet in waiting:  # all tasks take from one iterator
+                results[seed] = await play_episode(session, agent, seed, sheet, arguments)
 
-    await asyncio.gather(*(play_some() for _ in range(min(agent.concurrency, len(papers)))))
-    return [results[seed] for seed in papers]
+    await asyncio.gather(*(play_some() for _ in range(min(agent.concurrency, len(sheets)))))
+    return [results[seed] for seed in sheets]
 
 
-async def play(
-    session: Session, agent: Agent, seed: int, paper: Paper, options: ResetWith
+async def play_episode(
+    session: PlaySession, agent: Agent, seed: int, sheet: QuestionSheet, arguments: ResetArguments
 ) -> EpisodeResult:
     """Play one episode to its end."""
-    seen = await session.reset(seed, options)
+    seen = await session.reset(seed, arguments)
     rewards: list[float] = []
     failures = 0
     while not seen.done:
@@ -86,7 +82,7 @@ async def play(
         tokens=tuple(entry.tokens_used for entry in seen.history),
         right=tuple(entry.was_correct for entry in seen.history),
         rewards=tuple(rewards),
-        end_reward=seen.reward_parts.bonus + seen.reward_parts.unanswered,
-        types=paper.types,
+        end_reward=seen.reward_parts.end_reward,
+        types=sheet.types,
         failures=failures,
     )

@@ -1,17 +1,19 @@
-"""The parts that the plots of an evaluation are made of: one look, and labels beside the lines."""
+"""Parts of the benchmark plots: one style, intervals, lines, and labels beside the lines."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rlsys.environments.economics.benchmark.results import EpisodeResult
+from rlsys.environments.economics.benchmark.summary import Interval, TypeAllocation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-# Okabe and Ito (2008), then three of Paul Tol's: told apart by colour-blind readers too.
+# Okabe and Ito (2008), then three of Paul Tol's: colour-blind readers can tell them apart.
 COLOURS: Final = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
     *("#882255", "#999933", "#332288"),
@@ -32,24 +34,24 @@ STYLE: Final = {
 }
 
 
-class Results(NamedTuple):
-    """What a file of results holds."""
+class PlotData(NamedTuple):
+    """The contents of a results file."""
 
     raw: dict[str, list[EpisodeResult]]
-    summary: dict[str, dict[str, dict[str, float]]]
-    allocation: dict[str, dict[str, dict[str, Any]]]
+    summary: dict[str, dict[str, Interval]]
+    allocation: dict[str, dict[str, TypeAllocation]]
 
     def colour(self, agent: str) -> str:
-        """The same one in every plot."""
+        """Return the colour of an agent, the same in every plot."""
         return COLOURS[list(self.raw).index(agent) % len(COLOURS)]
 
     def width(self, agent: str) -> float:
-        """Of a line: later ones are thinner, so that those below show where lines coincide."""
+        """Return an agent's line width. Later lines are thinner, to keep earlier ones visible."""
         return max(1.5, 4.0 - 0.8 * list(self.raw).index(agent))
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of so many inches; no window and no global state."""
+    """Return an empty figure of `width` x `height` inches, without a window or global state."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
@@ -59,7 +61,7 @@ def titled(figure: Figure, title: str, note: str) -> Figure:
     """Put a title and a grey note above everything; return the figure."""
     from matplotlib.transforms import ScaledTranslation
 
-    # The title's second line is empty and keeps the note's place.
+    # The title's second line is empty and leaves room for the note.
     figure.suptitle(f"{title}\n", x=0.01, ha="left", weight="bold", size=13, linespacing=1.6)
     below = figure.transFigure + ScaledTranslation(0, -20 / 72, figure.dpi_scale_trans)
     figure.text(0.01, 0.98, note, transform=below, ha="left", va="top", color=GREY)
@@ -67,20 +69,20 @@ def titled(figure: Figure, title: str, note: str) -> Figure:
 
 
 def draw_intervals(
-    axes: Axes, results: Results, agents: Sequence[str], number: str, form: str
+    axes: Axes, results: PlotData, agents: Sequence[str], number: str, form: str
 ) -> None:
-    """One dot with its interval and its value per agent, the first on top."""
-    for place, agent in enumerate(reversed(agents)):
+    """Draw one dot with its interval and value per agent, the first agent on top."""
+    for row, agent in enumerate(reversed(agents)):
         point = results.summary[agent].get(number)
         if point is None:
-            axes.text(0.02, place, "unknown", transform=axes.get_yaxis_transform(), color=GREY)
+            axes.text(0.02, row, "unknown", transform=axes.get_yaxis_transform(), color=GREY)
             continue
         colour = results.colour(agent)
-        axes.hlines(place, point["low"], point["high"], color=colour, linewidth=3, alpha=0.45)
-        axes.plot(point["mean"], place, "o", color=colour, markersize=6)
+        axes.hlines(row, point["low"], point["high"], color=colour, linewidth=3, alpha=0.45)
+        axes.plot(point["mean"], row, "o", color=colour, markersize=6)
         axes.annotate(
             form.format(point["mean"]),
-            (point["mean"], place),
+            (point["mean"], row),
             (0, 6),
             textcoords="offset points",
             ha="center",
@@ -95,7 +97,7 @@ def draw_intervals(
 
 def draw_line(
     axes: Axes,
-    results: Results,
+    results: PlotData,
     agent: str,
     x: Sequence[float],
     points: Sequence[Mapping[str, float]],
@@ -109,9 +111,9 @@ def draw_line(
 
 
 def label_ends(
-    axes: Axes, results: Results, ends: Sequence[tuple[str, float, float]], edge: float
+    axes: Axes, results: PlotData, ends: Sequence[tuple[str, float, float]], edge: float
 ) -> None:
-    """Names at the right edge, as near to the ends of their lines as there is room."""
+    """Write the names at the right edge, as near to the ends of their lines as possible."""
     low, high = axes.get_ylim()
     heights = spread([y for _, _, y in ends], (high - low) * 0.055)
     for (agent, x, y), height in zip(ends, heights, strict=True):
@@ -129,20 +131,22 @@ def label_ends(
         )
 
 
-def percent(axis: Any) -> None:
-    """Write a share of 0.4 as 40%."""
+def percent(axis: Axis) -> None:
+    """Label an axis in percent: 0.4 as 40%."""
     from matplotlib.ticker import PercentFormatter
 
     axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 
 def spread(values: Sequence[float], gap: float) -> list[float]:
-    """Return `values` moved as little as keeps their order and `gap` between neighbours.
+    """Return `values` moved as little as possible, in the same order and at least `gap` apart.
 
     Example: spread([1.0, 1.0, 5.0], 1.0) is [0.5, 1.5, 5.0]
     """
     order = sorted(range(len(values)), key=values.__getitem__)
-    clusters: list[tuple[list[int], float]] = []  # members in order, their centre
+    # Values that are too near form a cluster around their mean. A new cluster that reaches into the
+    # one below is merged with it, and the merged one may then reach into the next.
+    clusters: list[tuple[list[int], float]] = []  # (members in order, centre)
     for index in order:
         members, centre = [index], values[index]
         while clusters:

@@ -1,4 +1,4 @@
-"""Plots of an evaluation, drawn from its results.json and nothing else.
+"""Plots of a benchmark, drawn from its results.json alone.
 
 comparison          return, accuracy and regret per agent, with intervals
 utilisation         share of the budget spent
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rlsys.environments.economics.benchmark.plot_parts import (
     GREY,
     STYLE,
-    Results,
+    PlotData,
     draw_intervals,
     draw_line,
     label_ends,
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 BINS: Final = 10
 FEWEST: Final = 5
-"""Episodes that a point needs."""
+"""Fewest episodes of a point in a plot."""
 
 
 def plot_results(path: Path, out: Path) -> list[Path]:
     """Draw every plot of the results in `path`; return the PNG files written to `out`.
 
-    Raises DataError for a file that is no results.
+    Raises DataError if `path` is not a results file.
     """
     import matplotlib
 
     raw = read_results(path)
     tree = json.loads(path.read_text(encoding="utf-8"))
-    results = Results(raw, tree["summary"], tree["allocation"])
+    results = PlotData(raw, tree["summary"], tree["allocation"])
     written = []
     with matplotlib.rc_context(STYLE):
         for draw in (
@@ -68,8 +68,8 @@ def plot_results(path: Path, out: Path) -> list[Path]:
     return written
 
 
-def comparison(results: Results) -> Figure:
-    """Return, accuracy and regret, agents by return."""
+def comparison(results: PlotData) -> Figure:
+    """Draw return, accuracy and regret, agents ordered by return."""
     agents = _by_return(results)
     figure = new_figure(10.5, 1.3 + 0.42 * len(agents))
     left, middle, right = figure.subplots(1, 3, sharey=True)
@@ -83,8 +83,8 @@ def comparison(results: Results) -> Figure:
     return titled(figure, "How the agents do", _episodes(results))
 
 
-def utilisation(results: Results) -> Figure:
-    """Share of the budget spent."""
+def utilisation(results: PlotData) -> Figure:
+    """Draw the share of the budget spent."""
     agents = _by_return(results)
     figure = new_figure(6.5, 1.3 + 0.42 * len(agents))
     axes = figure.subplots()
@@ -95,8 +95,8 @@ def utilisation(results: Results) -> Figure:
     return titled(figure, "How much of the budget is spent", _episodes(results))
 
 
-def pacing(results: Results) -> Figure:
-    """Tokens spent after each answer, against an even pace."""
+def pacing(results: PlotData) -> Figure:
+    """Draw the tokens spent after each answer, with an even pace for comparison."""
     figure = new_figure(7.5, 4.5)
     axes = figure.subplots()
     ends = []
@@ -120,8 +120,8 @@ def pacing(results: Results) -> Figure:
     return titled(figure, "When the budget is spent", note)
 
 
-def tokens_per_problem(results: Results) -> Figure:
-    """A histogram of answer lengths for each agent, on one scale."""
+def tokens_per_problem(results: PlotData) -> Figure:
+    """Draw a histogram of answer lengths for each agent, on one scale."""
     agents = list(results.raw)
     figure = new_figure(7.5, 0.8 + 0.9 * len(agents))
     panels = figure.subplots(len(agents), 1, sharex=True, squeeze=False)[:, 0]
@@ -134,23 +134,24 @@ def tokens_per_problem(results: Results) -> Figure:
         axes.spines["left"].set_visible(False)
         axes.set_yticks([])
         text = f"{agent}\n" + (f"median {np.median(tokens):,.0f}" if tokens else "no answers")
-        place = axes.transAxes
-        axes.text(1.01, 0.5, text, transform=place, va="center", color=results.colour(agent))
+        axes.text(
+            1.01, 0.5, text, transform=axes.transAxes, va="center", color=results.colour(agent)
+        )
     panels[-1].set(xlabel="tokens of an answer", xlim=(0, edges[-1]))
     return titled(figure, "How long the answers are", "share of each agent's answers")
 
 
-def allocation(results: Results) -> Figure:
-    """Mean tokens per answer by type of question."""
+def allocation(results: PlotData) -> Figure:
+    """Draw the mean tokens per answer by question type."""
     figure = new_figure(7.5, 4.5)
     axes = figure.subplots()
     kinds = sorted({k for rows in results.allocation.values() for k in rows}, key=natural)
     ends = []
     for agent, rows in results.allocation.items():
-        places = [x for x, kind in enumerate(kinds) if kind in rows]
-        points = [rows[kinds[x]]["tokens"] for x in places]
-        if places:
-            ends.append(draw_line(axes, results, agent, places, points))
+        xs = [x for x, kind in enumerate(kinds) if kind in rows]
+        points = [rows[kinds[x]]["tokens"] for x in xs]
+        if xs:
+            ends.append(draw_line(axes, results, agent, xs, points))
     short = _without_common_prefix(kinds)
     axes.set_xticks(range(len(kinds)), short, rotation=30 if len("".join(short)) > 60 else 0)
     axes.set(xlabel="type of question", ylabel="tokens per answer", ylim=(0, None))
@@ -159,8 +160,8 @@ def allocation(results: Results) -> Figure:
     return titled(figure, "Where the tokens go", f"mean with 95 % interval{hidden}")
 
 
-def reward_over_steps(results: Results) -> Figure:
-    """Mean reward of the first, second, … answer."""
+def reward_over_steps(results: PlotData) -> Figure:
+    """Draw the mean reward of the first, second, … answer."""
     figure = new_figure(7.5, 4.5)
     axes = figure.subplots()
     ends = []
@@ -176,7 +177,7 @@ def reward_over_steps(results: Results) -> Figure:
             ends.append(draw_line(axes, results, agent, steps, points))
     axes.axhline(0, color=GREY, linewidth=1, zorder=0)
     last = max(e.questions for e in _all(results))
-    edge = max(2, last)  # an axis has a length
+    edge = max(2, last)  # with one question, the axis would have no length
     axes.set(xlabel="answer number", ylabel="reward of the answer", xlim=(1, edge))
     axes.set_xticks(range(1, last + 1, max(1, last // 10)))
     label_ends(axes, results, ends, edge)
@@ -184,8 +185,8 @@ def reward_over_steps(results: Results) -> Figure:
     return titled(figure, "What each answer earns", note)
 
 
-def reward_by_budget(results: Results) -> Figure:
-    """Mean reward of an answer by the share of the budget left before it."""
+def reward_by_budget(results: PlotData) -> Figure:
+    """Draw the mean reward of an answer by the share of the budget left before it."""
     figure = new_figure(7.5, 4.5)
     axes = figure.subplots()
     ends = []
@@ -196,13 +197,15 @@ def reward_by_budget(results: Results) -> Figure:
             left = 1 - np.cumsum([0, *episode.tokens])[:-1] / episode.budget
             for share, reward in zip(left, _own_rewards(episode), strict=True):
                 here.setdefault(int(np.clip(share * BINS, 0, BINS - 1)), []).append(reward)
-            for place, rewards in here.items():
-                means.setdefault(place, []).append(float(np.mean(rewards)))
+            for tenth, rewards in here.items():
+                means.setdefault(tenth, []).append(float(np.mean(rewards)))
         enough = min(FEWEST, len(episodes))
-        places = sorted((p for p, values in means.items() if len(values) >= enough), reverse=True)
-        points = [bootstrap_mean(means[place])._asdict() for place in places]
-        if places:
-            middles = [(place + 0.5) / BINS for place in places]
+        tenths = sorted(
+            (tenth for tenth, values in means.items() if len(values) >= enough), reverse=True
+        )
+        points = [bootstrap_mean(means[tenth])._asdict() for tenth in tenths]
+        if tenths:
+            middles = [(tenth + 0.5) / BINS for tenth in tenths]
             ends.append(draw_line(axes, results, agent, middles, points))
     axes.axhline(0, color=GREY, linewidth=1, zorder=0)
     axes.set(xlabel="budget left before the answer", ylabel="reward of the answer", xlim=(1, 0))
@@ -213,34 +216,34 @@ def reward_by_budget(results: Results) -> Figure:
 
 
 def _cumulative(episodes: Sequence[EpisodeResult]) -> NDArray[np.float64]:
-    """[E, N + 1] tokens spent after each answer; nothing more once an episode is over."""
+    """[E, N + 1] tokens spent after each answer; constant after the end of an episode."""
     problems = max(episode.questions for episode in episodes)
     padded = [[0, *e.tokens, *[0] * (problems - len(e.tokens))] for e in episodes]
     return np.cumsum(np.array(padded, np.float64), axis=1)
 
 
 def _own_rewards(episode: EpisodeResult) -> list[float]:
-    """Rewards of the answers, what belongs to the whole episode taken off the last one."""
+    """Rewards of the answers alone: `end_reward` is subtracted from the last one."""
     *others, last = episode.rewards or (episode.end_reward,)
     return [*others, last - episode.end_reward] if episode.rewards else []
 
 
-def _by_return(results: Results) -> list[str]:
+def _by_return(results: PlotData) -> list[str]:
     return sorted(results.raw, key=lambda agent: -results.summary[agent]["total_reward"]["mean"])
 
 
-def _all(results: Results) -> list[EpisodeResult]:
+def _all(results: PlotData) -> list[EpisodeResult]:
     return [episode for episodes in results.raw.values() for episode in episodes]
 
 
-def _episodes(results: Results) -> str:
+def _episodes(results: PlotData) -> str:
     counts = [len(episodes) for episodes in results.raw.values()]
     few, many = min(counts), max(counts)
     return f"means over {few if few == many else f'{few} to {many}'} episodes, 95 % intervals"
 
 
 def _without_common_prefix(names: Sequence[str]) -> list[str]:
-    """`arithmetic_2`, `arithmetic_3`: what they share stands before the first only."""
+    """Shorten names with a common prefix: `arithmetic 2`, `3`, `4`."""
     if len({name.rpartition("_")[0] for name in names}) != 1 or len(names) < 2:
         return list(names)
     return [names[0].replace("_", " ", 1), *(name.rpartition("_")[2] for name in names[1:])]

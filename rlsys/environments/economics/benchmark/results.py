@@ -1,10 +1,10 @@
-"""Results of an evaluation as records and as a JSON file; whoever plays episodes can write one.
+"""Results of a benchmark as records and as a JSON file, which other programs can write, too.
 
     write_results(Path("trained.json"), {"trained": [EpisodeResult(...), ...]})
     rlsys eval economics --add trained.json
 
-The file holds `raw`, from which all else follows: `summary`, `paired` and `allocation`
-(rlsys.environments.economics.benchmark.summary), and the `settings` it was made with.
+The file holds the episodes in `raw`, the configuration of the run in `settings`, and the numbers
+computed from the episodes in `summary`, `paired` and `allocation` (see the module summary).
 """
 
 from __future__ import annotations
@@ -23,39 +23,45 @@ FORMAT: Final = "rlsys economics results, version 1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeResult:
-    """One episode of one agent: n answers to N questions on one budget."""
+    """One episode of one agent: n answers to N questions that share one budget."""
 
     seed: int
-    """Decides the questions; agents are compared on the seeds they share."""
+    """Determines the questions. Two agents are compared on the seeds that both played."""
     questions: int
-    """N, those never reached included."""
+    """N, unanswered ones included."""
     budget: int
     tokens: tuple[int, ...]
-    """[n] charged for each answer."""
+    """[n] tokens charged for each answer."""
     right: tuple[bool, ...]
-    """[n]"""
+    """[n] True for a right answer."""
     rewards: tuple[float, ...]
-    """[n]; the last one holds `end_reward` too."""
+    """[n] reward of each step; the last one includes `end_reward`."""
     end_reward: float = 0.0
-    """What the last reward holds of the episode: its bonus, and questions never reached."""
+    """The part of the last reward that belongs to the whole episode: bonus + unanswered."""
     types: tuple[str | None, ...] = ()
-    """Type of each question, of all N or of the n answered; null where types are hidden."""
+    """Types of all N questions or of the n answered ones; None if the environment hides types."""
     failures: int = 0
-    """Answers that are empty because the model could not be asked."""
+    """Empty answers because the model could not be asked."""
     oracle: float | None = None
-    """Largest return of this episode (see benchmark/oracle.py), if it is known."""
+    """The oracle's return in this episode (see `oracle`); None if unknown."""
 
     def __post_init__(self) -> None:
         answered = len(self.tokens)
         if not answered == len(self.right) == len(self.rewards) <= self.questions:
             raise ValueError(
                 f"{answered} tokens, {len(self.right)} right and {len(self.rewards)} rewards of "
-                f"{self.questions} questions do not fit together"
+                f"{self.questions} questions do not fit together; give one of each per answer"
             )
         if not answered <= len(self.types) <= self.questions:
-            raise ValueError(f"{len(self.types)} types for {answered} answers")
+            raise ValueError(
+                f"{len(self.types)} types for {answered} answers to {self.questions} questions; "
+                "give one per answer or one per question"
+            )
         if self.budget < 1 or self.questions < 1:
-            raise ValueError(f"{self.questions} questions on a budget of {self.budget} tokens")
+            raise ValueError(
+                f"{self.questions} questions on a budget of {self.budget} tokens; both must be at "
+                "least 1"
+            )
 
     @property
     def total_reward(self) -> float:
@@ -64,13 +70,13 @@ class EpisodeResult:
 
     @property
     def spent(self) -> int:
-        """Tokens charged in all."""
+        """Tokens charged in the whole episode."""
         return sum(self.tokens)
 
     def numbers(self) -> dict[str, float]:
-        """What a summary averages over episodes. Ratios over nothing are 0.
+        """Return the numbers that a summary averages over episodes.
 
-        `regret` is missing where the oracle's return is not known.
+        A ratio whose denominator is 0 is 0. `regret` is missing if the oracle's return is unknown.
         """
         answered, right, spent = len(self.tokens), sum(self.right), self.spent
         numbers = {
@@ -91,14 +97,16 @@ class EpisodeResult:
         return numbers
 
 
-Raw = Mapping[str, Sequence[EpisodeResult]]
-"""Agent to its episodes."""
+EpisodesByAgent = Mapping[str, Sequence[EpisodeResult]]
+"""Name of an agent -> its episodes."""
 
 
-def write_results(path: Path, raw: Raw, *, settings: Mapping[str, Any] | None = None) -> None:
-    """Write the episodes of all agents and what follows from them, as JSON.
+def write_results(
+    path: Path, raw: EpisodesByAgent, *, settings: Mapping[str, object] | None = None
+) -> None:
+    """Write the episodes of all agents and the numbers computed from them, as JSON.
 
-    Every agent has at least one episode. `settings` tells how they came about.
+    Every agent must have at least one episode. `settings` is the configuration of the run.
     """
     tree = {
         "format": FORMAT,
@@ -115,11 +123,12 @@ def write_results(path: Path, raw: Raw, *, settings: Mapping[str, Any] | None = 
 
 
 def read_results(path: Path) -> dict[str, list[EpisodeResult]]:
-    """Return the episodes of every agent in a file that `write_results` wrote.
+    """Return the episodes of every agent in a results file.
 
-    A .jsonl file holds an evaluation: RUN_DIR/samples/evaluation-STEP.jsonl of `rlsys train`, whose
-    agent is called RUN@STEP, or RUN_DIR/evaluation/samples/evaluation-0.jsonl of `rlsys eval`,
-    called RUN. Of a .json file only `format` and `raw` are read.
+    A .json file must come from `write_results`; only its `format` and `raw` are read. A .jsonl file
+    must be an evaluation of a training run: RUN_DIR/samples/evaluation-STEP.jsonl of `rlsys train`,
+    which gives the agent RUN@STEP, or RUN_DIR/evaluation/samples/evaluation-0.jsonl of
+    `rlsys eval`, which gives the agent RUN.
 
     Raises DataError for a file that is missing or malformed.
     """
@@ -130,21 +139,24 @@ def read_results(path: Path) -> dict[str, list[EpisodeResult]]:
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(tree, dict) or tree.get("format") != FORMAT:
-            raise DataError(f"{path} is no file of results (no `format`: {FORMAT!r})")
+            raise DataError(
+                f"{path} is not a results file (its `format` is not {FORMAT!r}); write it with "
+                "write_results"
+            )
         raw = TypeAdapter(dict[str, list[EpisodeResult]]).validate_python(tree.get("raw"))
     except OSError as error:
         raise DataError(f"cannot read the results {path}: {error.strerror}") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, ("raw", *first["loc"])))
-        raise DataError(f"{path}, {place}: {first['msg']}; write it with write_results") from None
+        field = ".".join(map(str, ("raw", *first["loc"])))
+        raise DataError(f"{path}, {field}: {first['msg']}; write it with write_results") from None
     except ValueError as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path} is not valid JSON ({error})") from None
     empty = [agent for agent, episodes in raw.items() if not episodes]
     if empty:
-        raise DataError(f"{path} holds no episode of {empty[0]!r}; leave the agent out")
+        raise DataError(f"{path} holds no episode of {empty[0]!r}; remove that agent")
     return raw
 
 
@@ -153,24 +165,26 @@ def _read_samples(path: Path) -> dict[str, list[EpisodeResult]]:
     alone = folder.name == "evaluation"
     agent = folder.parent.name if alone else f"{folder.name}@{path.stem.rpartition('-')[2]}"
     try:
-        # Not splitlines: replies may hold any other separator of lines.
+        # Not splitlines, because a reply may contain other line separators such as U+2028.
         lines = path.read_text(encoding="utf-8").split("\n")
         rows = [json.loads(line) for line in lines if line]
-        # The row of an episode that was lost is empty.
-        episodes = [_played(row["seed"], row["turns"]) for row in rows if row and row["turns"]]
+        # The row of a lost episode is an empty object.
+        episodes = [
+            _evaluated_episode(row["seed"], row["turns"]) for row in rows if row and row["turns"]
+        ]
     except OSError as error:
         raise DataError(f"cannot read the episodes {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
-            f"{path} is no evaluation of economics episodes ({type(error).__name__}: {error}); "
-            "name a file samples/evaluation-STEP.jsonl of a run"
+            f"{path} is not an evaluation of economics episodes ({type(error).__name__}: "
+            f"{error}); name a file samples/evaluation-STEP.jsonl of a run"
         ) from None
     if not episodes:
         raise DataError(f"{path} holds no episode; evaluate the run again")
     return {agent: episodes}
 
 
-def _played(seed: int, turns: Sequence[Mapping[str, Any]]) -> EpisodeResult:
+def _evaluated_episode(seed: int, turns: Sequence[Mapping[str, Any]]) -> EpisodeResult:
     return EpisodeResult(
         seed=seed,
         questions=int(turns[0]["problems"]),

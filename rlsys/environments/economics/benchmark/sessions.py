@@ -1,4 +1,4 @@
-"""The environment as an evaluation plays it: in this process, or on a server."""
+"""The environment as the benchmark plays it: in this process, or on a server."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from websockets.exceptions import WebSocketException
 
 from rlsys.config.economics import EconomicsConfig
+from rlsys.environments.economics.benchmark.agents import AgentAnswer
 from rlsys.environments.economics.client import EconomicsClient
 from rlsys.environments.economics.environment import EconomicsEnvironment
 from rlsys.environments.economics.errors import EndpointError
@@ -22,63 +23,48 @@ from rlsys.environments.economics.models import (
 from rlsys.errors import EpisodeLost
 
 
-class Answer(NamedTuple):
-    """What an agent says to a question."""
-
-    text: str
-    """All of it is charged."""
-    visible: str | None = None
-    """The end of the text that is graded, where a thought comes before it; None grades all."""
-    sampled_tokens: int | None = None
-    """Sampled ids, which an environment that trusts its client charges."""
-    allocated: int | None = None
-    """Tokens that an allocator granted."""
-    failed: bool = False
-    """True if the model could not be asked; the text is then empty."""
-
-
-class ResetWith(NamedTuple):
-    """What a reset sends beside the seed."""
+class ResetArguments(NamedTuple):
+    """Arguments of a reset beside the seed."""
 
     total_budget: int | None = None
     tokenizer_name: str | None = None
 
 
-class Session(Protocol):
-    """Episodes one after the other."""
+class PlaySession(Protocol):
+    """Plays one episode after the other."""
 
-    async def reset(self, seed: int, options: ResetWith) -> EconomicsObservation:
+    async def reset(self, seed: int, arguments: ResetArguments) -> EconomicsObservation:
         """Begin an episode."""
         ...
 
-    async def answer(self, answer: Answer) -> EconomicsObservation:
+    async def answer(self, answer: AgentAnswer) -> EconomicsObservation:
         """Answer the current question."""
         ...
 
 
-Sessions = Callable[[], AbstractAsyncContextManager[Session]]
+OpenSession = Callable[[], AbstractAsyncContextManager[PlaySession]]
 """Opens one more session."""
 
 
-def local_sessions(config: EconomicsConfig) -> Sessions:
-    """Return sessions with environments of this process."""
+def local_sessions(config: EconomicsConfig) -> OpenSession:
+    """Return a function that opens sessions with environments in this process."""
 
     @asynccontextmanager
-    async def open_session() -> AsyncIterator[Session]:
+    async def open_session() -> AsyncIterator[PlaySession]:
         yield _LocalSession(EconomicsEnvironment(config))
 
     return open_session
 
 
-def served_sessions(url: str) -> Sessions:
-    """Return sessions with the server at `url`.
+def served_sessions(url: str) -> OpenSession:
+    """Return a function that opens sessions with the server at `url`.
 
-    Opening one raises EndpointError if nothing answers there; playing raises EpisodeLost if the
-    server goes away or refuses, EndpointError if its observations are not those of the environment.
+    Opening one raises EndpointError if no server answers. Playing raises EpisodeLost if the server
+    ends the session, and EndpointError if an observation is not one of this environment.
     """
 
     @asynccontextmanager
-    async def open_session() -> AsyncIterator[Session]:
+    async def open_session() -> AsyncIterator[PlaySession]:
         client = EconomicsClient(base_url=url)
         try:
             await client.connect()
@@ -99,11 +85,11 @@ class _LocalSession:
     def __init__(self, environment: EconomicsEnvironment) -> None:
         self._environment = environment
 
-    async def reset(self, seed: int, options: ResetWith) -> EconomicsObservation:
-        return self._environment.reset(seed=seed, **options._asdict())
+    async def reset(self, seed: int, arguments: ResetArguments) -> EconomicsObservation:
+        return self._environment.reset(seed=seed, **arguments._asdict())
 
-    async def answer(self, answer: Answer) -> EconomicsObservation:
-        # Grading may take seconds; other episodes go on meanwhile.
+    async def answer(self, answer: AgentAnswer) -> EconomicsObservation:
+        # In a thread, because grading may take seconds and would stop all other episodes.
         return await asyncio.to_thread(self._environment.step, _action(answer))
 
 
@@ -112,24 +98,25 @@ class _ServedSession:
         self._url = url
         self._client = client
 
-    async def reset(self, seed: int, options: ResetWith) -> EconomicsObservation:
-        given = {name: value for name, value in options._asdict().items() if value is not None}
-        with _losses(self._url):
+    async def reset(self, seed: int, arguments: ResetArguments) -> EconomicsObservation:
+        given = {name: value for name, value in arguments._asdict().items() if value is not None}
+        with _server_errors(self._url):
             result = await self._client.reset(seed=seed, **given)
         observation: EconomicsObservation = result.observation
         return observation
 
-    async def answer(self, answer: Answer) -> EconomicsObservation:
-        with _losses(self._url):
+    async def answer(self, answer: AgentAnswer) -> EconomicsObservation:
+        with _server_errors(self._url):
             result = await self._client.step(_action(answer))
         observation: EconomicsObservation = result.observation
         return observation
 
 
-def _action(answer: Answer) -> EconomicsAction:
+def _action(answer: AgentAnswer) -> EconomicsAction:
     metadata = AnswerMetadata()
     if answer.visible is not None:
-        # A blank one would have all of the text graded, and a single character holds no box.
+        # The environment grades the whole text if the visible part is blank. The last character
+        # alone is sent instead: it is never blank and cannot hold a box, so nothing is graded.
         nothing = answer.text.rstrip()[-1:]
         metadata["grading_response"] = answer.visible if answer.visible.strip() else nothing
     if answer.sampled_tokens is not None:
@@ -138,7 +125,7 @@ def _action(answer: Answer) -> EconomicsAction:
 
 
 @contextmanager
-def _losses(url: str) -> Iterator[None]:
+def _server_errors(url: str) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, WebSocketException) as error:  # RuntimeError: an error frame
@@ -148,8 +135,8 @@ def _losses(url: str) -> Iterator[None]:
         raise EpisodeLost(sentence) from error
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
-        place = ".".join(map(str, fault["loc"]))
+        field = ".".join(map(str, fault["loc"]))
         raise EndpointError(
-            f"an observation of {url} is none of this environment ({place}: {fault['msg']}); start "
-            "the server with rlsys serve-env of the same version"
+            f"{url} sent an observation that is not of the economics environment ({field}: "
+            f"{fault['msg']}); start rlsys serve-env of the same version there"
         ) from error

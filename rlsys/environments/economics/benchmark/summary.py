@@ -1,6 +1,7 @@
-"""What episodes amount to: means with bootstrap intervals, paired differences, allocation.
+"""Numbers computed from episodes: means with bootstrap intervals, paired differences, allocation.
 
-Episodes are what is resampled, never answers: those of one episode share its budget.
+The bootstrap resamples whole episodes, not answers, because the answers of one episode depend on
+each other: they share its budget.
 """
 
 from __future__ import annotations
@@ -8,18 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from rlsys.environments.economics.benchmark.results import EpisodeResult, Raw
+    from rlsys.environments.economics.benchmark.results import EpisodeResult, EpisodesByAgent
 
 CONFIDENCE: Final = 0.95
 RESAMPLES: Final = 2000
 PAIRED_NUMBERS: Final = ("total_reward", "accuracy", "utilisation")
 HIDDEN: Final = "hidden"
-"""Type of a question where the environment does not tell it."""
+"""Type of all questions if the environment hides types."""
 
 
 class Estimate(NamedTuple):
@@ -31,7 +32,19 @@ class Estimate(NamedTuple):
 
 
 Interval = Mapping[str, float]
-"""An Estimate as it is written: mean, low, high."""
+"""An Estimate as it is written to the file: mean, low, high."""
+
+
+class TypeAllocation(TypedDict):
+    """The answers to questions of one type."""
+
+    answers: int
+    tokens: Interval
+    """Tokens per answer; the interval is over the episodes that have the type."""
+    budget_share: float
+    """Share of the budgets of all episodes."""
+    right: float
+    """Share of right answers."""
 
 
 def bootstrap_mean(values: Sequence[float]) -> Estimate:
@@ -53,22 +66,22 @@ def bootstrap_mean(values: Sequence[float]) -> Estimate:
 
 
 def summary(episodes: Sequence[EpisodeResult]) -> dict[str, Interval]:
-    """Return the mean over episodes of every number of `EpisodeResult.numbers`.
+    """Return the mean over episodes of each number in `EpisodeResult.numbers`.
 
-    Regret is in it if the oracle's return is known of every episode.
+    Regret is included only if the oracle's return is known for every episode.
     """
     rows = [episode.numbers() for episode in episodes]
     names = [name for name in rows[0] if all(name in row for row in rows)]
     return {name: bootstrap_mean([row[name] for row in rows])._asdict() for name in names}
 
 
-def paired(raw: Raw) -> list[dict[str, Any]]:
-    """Return the mean differences of every two agents over the episodes they share.
+def paired(raw: EpisodesByAgent) -> list[dict[str, str | int | Interval]]:
+    """Return the mean differences between each two agents over the episodes that both played.
 
-    Each row names `agent`, `over`, the `episodes` shared (same seed and budget) and, if there are
-    any, the difference of the return, the accuracy and the utilisation.
+    Each row holds `agent`, `over` and the number of shared `episodes` (same seed and budget). If
+    there are any, it also holds the difference agent - over of return, accuracy and utilisation.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, str | int | Interval]] = []
     for agent, over in combinations(raw, 2):
         theirs = {(e.seed, e.budget): e.numbers() for e in raw[over]}
         shared = [
@@ -76,7 +89,11 @@ def paired(raw: Raw) -> list[dict[str, Any]]:
             for e in raw[agent]
             if (e.seed, e.budget) in theirs
         ]
-        row: dict[str, Any] = {"agent": agent, "over": over, "episodes": len(shared)}
+        row: dict[str, str | int | Interval] = {
+            "agent": agent,
+            "over": over,
+            "episodes": len(shared),
+        }
         for name in PAIRED_NUMBERS if shared else ():
             differences = [one[name] - other[name] for one, other in shared]
             row[name] = bootstrap_mean(differences)._asdict()
@@ -84,12 +101,8 @@ def paired(raw: Raw) -> list[dict[str, Any]]:
     return rows
 
 
-def allocation(episodes: Sequence[EpisodeResult]) -> dict[str, dict[str, Any]]:
-    """Return, by type of question in natural order, where the tokens went.
-
-    `answers` counted, `tokens` per answer (an interval over the episodes that have the type),
-    `budget_share` of all episodes together, and the share of the answers that are `right`.
-    """
+def allocation(episodes: Sequence[EpisodeResult]) -> dict[str, TypeAllocation]:
+    """Return how the tokens were allocated, by question type in natural order."""
     tokens: dict[str, list[list[int]]] = {}
     right: dict[str, list[bool]] = {}
     for episode in episodes:
@@ -112,6 +125,6 @@ def allocation(episodes: Sequence[EpisodeResult]) -> dict[str, dict[str, Any]]:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Sort key that puts `arithmetic_10` behind `arithmetic_9`."""
+    """Return a sort key that orders `arithmetic_9` before `arithmetic_10`."""
     parts = re.split(r"(\d+)", name)
     return [(int(part), "") if part.isdigit() else (0, part) for part in parts]

@@ -1,6 +1,6 @@
-"""Entry points of containers: `uvicorn server.app:app`, or the `server` command.
+"""Entry points of containers: `uvicorn server.app:app`, or the command `server`.
 
-Settings come from ECONOMICS_* variables; `rlsys serve-env` takes a YAML file instead.
+Both read ECONOMICS_* variables. `rlsys serve-env` reads a YAML file and the command line instead.
 """
 
 from __future__ import annotations

@@ -1,33 +1,32 @@
-"""The server's configuration from environment variables, as containers and Spaces set them."""
+"""The server's configuration from environment variables, for containers and Spaces."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import yaml
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from rlsys.config.economics import EconomicsConfig, EconomicsServerConfig
 from rlsys.config.loading import check_tree
 from rlsys.config.reading import parse_value
-from rlsys.environments.economics.config import EconomicsConfig, EconomicsServerConfig
 from rlsys.errors import ConfigError
 
 PREFIX = "ECONOMICS_"
 
 
 def config_from_environment(variables: Mapping[str, str]) -> EconomicsServerConfig:
-    """Return the configuration that `ECONOMICS_<SETTING>` variables give; blank ones say nothing.
+    """Return the configuration in the variables `ECONOMICS_<SETTING>`; blank ones are ignored.
 
-    A setting is a field of EconomicsServerConfig or of EconomicsConfig, its value YAML as on the
-    command line, but a text needs no quotes: `::` is a host.
+    A setting is a field of EconomicsServerConfig or of EconomicsConfig. Its value is YAML, as on
+    the command line, except that a text needs no quotes: `::` is a valid host.
     Raises ConfigError for an unknown setting or a wrong value.
 
     Example: {"ECONOMICS_MODE": "soft", "ECONOMICS_CORPUS": "{source: datasets, prod: true}"}
     """
-    server: dict[str, Any] = {}
-    environment: dict[str, Any] = {}
+    server: dict[str, object] = {}
+    environment: dict[str, object] = {}
     for variable in sorted(variables):
         text = variables[variable].strip()
         if not variable.startswith(PREFIX) or not text:
@@ -40,7 +39,7 @@ def config_from_environment(variables: Mapping[str, str]) -> EconomicsServerConf
         else:
             raise ConfigError(
                 f"{variable} names no setting; EconomicsConfig in rlsys/config/economics.py lists "
-                f"those of the environment, and {_server_settings()} are the server's"
+                f"the settings of the environment, and {_server_settings()} are the server's"
             )
     try:
         return check_tree({**server, "environment": environment}, EconomicsServerConfig)
@@ -58,8 +57,9 @@ def _server_settings() -> str:
     return ", ".join(PREFIX + name.upper() for name in fields)
 
 
-def _value(variable: str, text: str, field: FieldInfo) -> Any:
+def _value(variable: str, text: str, field: FieldInfo) -> object:
     optional = field.annotation == str | None
+    # Fields of text take the value as it is, because YAML would read 12 or :: as something else.
     quoted = text[0] in "'\""
     null = optional and text in ("null", "~")
     if (optional or field.annotation is str) and not quoted and not null:

@@ -1,7 +1,7 @@
-"""A folder that is a whole OpenEnv package: what `openenv push`, `build` and `validate` take.
+"""Writes a folder that is a complete OpenEnv package, for `openenv push`, `build` and `validate`.
 
-The environment's own folder names its parts where OpenEnv looks for them, but the server also needs
-some of the rlsys package around it, which a build context of that folder alone would not hold.
+The environment's own folder has the structure that OpenEnv expects, but its server also imports
+other parts of rlsys. A Docker build of that folder alone would lack them.
 """
 
 from __future__ import annotations

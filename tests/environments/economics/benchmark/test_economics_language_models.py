@@ -8,16 +8,15 @@ import pytest
 from chat_server import chat_server
 from economics_server import free_port
 
-from rlsys.config import PromptConfig
+from rlsys.config import EndpointAgentConfig, LocalModelConfig, PromptConfig
 from rlsys.data.arithmetic import signed_terms
 from rlsys.environments.economics import EconomicsConfig, EconomicsEnvironment
-from rlsys.environments.economics.benchmark.config import EndpointConfig, LocalModelConfig
 from rlsys.environments.economics.benchmark.language_models import (
     FAILURES_IN_A_ROW,
     ModelAgent,
     endpoint_agent,
 )
-from rlsys.environments.economics.benchmark.sessions import ResetWith, local_sessions
+from rlsys.environments.economics.benchmark.sessions import ResetArguments, local_sessions
 from rlsys.environments.economics.errors import EndpointError
 from rlsys.environments.economics.models import EconomicsAction
 from rlsys.errors import ConfigError
@@ -33,7 +32,7 @@ def chat():
 
 def endpoint(chat, **changes):
     fields = {"name": "it", "base_url": chat.base_url, "model": "m", "retries": 0, **changes}
-    return EndpointConfig(**fields)
+    return EndpointAgentConfig(**fields)
 
 
 def ask(config, *seen):
@@ -168,7 +167,7 @@ def model_agent(text, *, max_length=200, **config):
 def played(config, answer):
     async def play():
         async with local_sessions(EconomicsConfig(**config))() as session:
-            await session.reset(5, ResetWith(total_budget=300))
+            await session.reset(5, ResetArguments(total_budget=300))
             return await session.answer(answer)
 
     return asyncio.run(play()).history[0]

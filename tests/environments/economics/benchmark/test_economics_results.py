@@ -119,9 +119,9 @@ def test_files_that_hold_no_results(tmp_path):
     with pytest.raises(DataError, match="is not valid JSON"):
         read_results(path)
     path.write_text("[]")
-    with pytest.raises(DataError, match="no file of results"):
+    with pytest.raises(DataError, match="not a results file"):
         read_results(path)
-    assert "no file of results" in spoilt(path, lambda tree: tree.pop("format"))
+    assert "not a results file" in spoilt(path, lambda tree: tree.pop("format"))
     assert "raw" in spoilt(path, lambda tree: tree.pop("raw"))
     assert "raw.a.0.seed" in spoilt(path, lambda tree: tree["raw"]["a"][0].update(seed="x"))
     assert "do not fit" in spoilt(path, lambda tree: tree["raw"]["a"][0].update(right=[True]))
@@ -153,5 +153,5 @@ def test_the_evaluation_of_a_run_is_one_more_agent(tmp_path):
 def test_episodes_of_another_environment_are_refused(tmp_path):
     path = tmp_path / "evaluation-1.jsonl"
     path.write_text('{"problem": "3+8"}\n')
-    with pytest.raises(DataError, match="is no evaluation of economics episodes"):
+    with pytest.raises(DataError, match="is not an evaluation of economics episodes"):
         read_results(path)

@@ -11,7 +11,7 @@ import requests
 from economics_server import Server, reset, session, step
 from websockets.exceptions import ConnectionClosed
 
-from rlsys.environments.economics.benchmark.sessions import ResetWith, served_sessions
+from rlsys.environments.economics.benchmark.sessions import ResetArguments, served_sessions
 from rlsys.errors import EpisodeLost
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ SESSIONS, EPISODES = 16, 20
 
 
 def play_session(url, number):
-    """Play episodes in a pattern of the session's own; return what the server got wrong."""
+    """Play episodes in a pattern of the session's own; return the wrong values in its states."""
     faults = []
     with session(url) as ask:
         for episode in range(EPISODES):
@@ -62,7 +62,7 @@ def play_session(url, number):
     return faults
 
 
-def test_sessions_do_not_hear_each_other(server):
+def test_sessions_are_isolated(server):
     with ThreadPoolExecutor(SESSIONS) as pool:
         faults = list(pool.map(lambda n: play_session(server.url, n), range(SESSIONS)))
     assert faults == [[]] * SESSIONS
@@ -78,7 +78,7 @@ def leave_in_the_middle_of_a_step(url):
 
 async def begin(open_session):
     async with open_session() as served:
-        return await served.reset(1, ResetWith())
+        return await served.reset(1, ResetArguments())
 
 
 def test_session_limit_idle_timeout_and_clients_that_leave(tmp_path):
@@ -101,23 +101,23 @@ def test_session_limit_idle_timeout_and_clients_that_leave(tmp_path):
             with pytest.raises(ConnectionClosed):
                 one.websocket.recv(timeout=10)
         for _ in range(2):
-            wait_for_a_place(small.url)
+            wait_for_a_free_session(small.url)
             leave_in_the_middle_of_a_step(small.url)
-        wait_for_a_place(small.url)
+        wait_for_a_free_session(small.url)
     finally:
         small.stop()
     log.seek(0)
     assert "ASGI" not in log.read()
 
 
-def wait_for_a_place(url):
+def wait_for_a_free_session(url):
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         with suppress(ConnectionClosed), session(url) as ask:
             if reset(ask, seed=1)["type"] == "observation":
                 return
         time.sleep(0.2)
-    raise AssertionError("sessions that ended still take a place")
+    raise AssertionError("sessions that ended still count as open")
 
 
 def test_soft_mode_from_variables():

@@ -13,20 +13,20 @@ from typer.testing import CliRunner
 from websockets.sync.server import serve
 
 from rlsys.cli.app import app
-from rlsys.environments.economics.benchmark.config import EconomicsEvaluationConfig
+from rlsys.config import EconomicsEvaluationConfig
 from rlsys.environments.economics.benchmark.results import (
     EpisodeResult,
     read_results,
     write_results,
 )
-from rlsys.environments.economics.benchmark.run import evaluate_agents, results_table
+from rlsys.environments.economics.benchmark.run import results_table, run_benchmark
 from rlsys.errors import UserError
 
 run_cli = CliRunner()
 
 
 def run(config, added=(), open_engine=None):
-    return asyncio.run(evaluate_agents(config, added, open_engine, lambda line: None))
+    return asyncio.run(run_benchmark(config, added, open_engine, lambda line: None))
 
 
 def settings(tmp_path, **changes):
@@ -119,7 +119,7 @@ def test_a_server_with_other_rules_or_hidden_types_is_refused(tmp_path):
         assert not config.out.exists()
         lines = []
         likewise = likewise.model_copy(update={"agents": ("uniform",), "episodes": 1})
-        asyncio.run(evaluate_agents(likewise, [], None, lines.append))
+        asyncio.run(run_benchmark(likewise, [], None, lines.append))
     finally:
         server.stop()
     source = "generated arithmetic, seed 0, training side"
@@ -138,7 +138,7 @@ def test_observations_of_something_else_are_refused(tmp_path):
     with serve(reply, "127.0.0.1", 0) as other:
         threading.Thread(target=other.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{other.socket.getsockname()[1]}"
-        with pytest.raises(UserError, match=r"none of this environment .remaining_budget: Field"):
+        with pytest.raises(UserError, match=r"not of the economics environment .remaining_b"):
             run(settings(tmp_path, url=url))
         other.shutdown()
 
@@ -157,7 +157,7 @@ def test_endpoints_play_beside_baselines_and_only_if_asked(tmp_path):
     assert right == 30 - failures
 
 
-def test_a_dead_endpoint_is_found_before_anybody_plays(tmp_path):
+def test_a_dead_endpoint_is_found_before_any_agent_plays(tmp_path):
     dead = {"name": "dead", "base_url": f"http://127.0.0.1:{free_port()}/v1", "model": "m"}
     config = settings(tmp_path, agents=("uniform", "dead"), endpoints=(dead | {"retries": 0},))
     with pytest.raises(UserError, match=r"endpoint 'dead' at .* does not answer"):
@@ -165,7 +165,7 @@ def test_a_dead_endpoint_is_found_before_anybody_plays(tmp_path):
     assert not config.out.exists()
 
 
-def test_results_of_others_are_set_beside_ours(tmp_path):
+def test_results_from_files_are_added(tmp_path):
     ours = run(settings(tmp_path, agents=("uniform",)))["uniform"]
     trained = [
         EpisodeResult(
@@ -179,33 +179,33 @@ def test_results_of_others_are_set_beside_ours(tmp_path):
         )
         for episode in ours
     ]
-    stranger = [EpisodeResult(seed=1, questions=1, budget=5, tokens=(), right=(), rewards=())]
+    foreign = [EpisodeResult(seed=1, questions=1, budget=5, tokens=(), right=(), rewards=())]
     path = tmp_path / "trained.json"
-    write_results(path, {"trained": trained, "stranger": stranger})
+    write_results(path, {"trained": trained, "foreign": foreign})
     raw = run(settings(tmp_path, agents=("uniform",)), [path])
-    assert list(raw) == ["uniform", "trained", "stranger"]
+    assert list(raw) == ["uniform", "trained", "foreign"]
     assert [len(episode.types) for episode in raw["trained"]] == [10] * 8
     assert all(episode.oracle is not None for episode in raw["trained"])
-    assert raw["stranger"] == stranger
+    assert raw["foreign"] == foreign
     assert read_results(tmp_path / "out" / "results.json") == raw
-    assert list(run(settings(tmp_path, agents=()), [path])) == ["trained", "stranger"]
-    with pytest.raises(UserError, match="holds 'trained', and there is one already"):
+    assert list(run(settings(tmp_path, agents=()), [path])) == ["trained", "foreign"]
+    with pytest.raises(UserError, match="holds results of 'trained', but there is already"):
         run(settings(tmp_path, agents=()), [path, path])
 
 
 REFUSED = {
     "agent": (["agents=[uniforn]"], "'uniforn', which is none of uniform, greedy_max, difficulty"),
     "twice": (["agents=[bandit, bandit]"], "agents names 'bandit' twice"),
-    "nobody": (["agents=[]"], "there is nobody to evaluate"),
+    "nobody": (["agents=[]"], "there is no agent to evaluate"),
     "bounds": (["min_allocation=900"], "rlsys: the command line: min_allocation 900 exceeds max_"),
     "seed": (["seed=9007199254740991"], "seed 9007199254740991 leaves too few seeds"),
     "types": (
         ["environment.reveal_type=false"],
-        "which the environment hides; set environment.reveal_type=true, or leave difficulty_oracle",
+        "which the environment hides; set environment.reveal_type=true, or remove difficulty",
     ),
     "no token": (
         ["environment.mode=soft", "environment.budget_ratio=0.0001"],
-        "budget_ratio 0.0001 leaves a budget of no token; raise it, or set total_budget",
+        "budget_ratio 0.0001 gives a budget of 0 tokens; raise it or set total_budget",
     ),
     "endless": (["environment.budget_ratio=.inf"], "environment.budget_ratio"),
     "out": (["out=/dev/null/x"], "out /dev/null/x cannot be a folder (Not a directory); name"),

@@ -1,17 +1,15 @@
-"""Baseline agents against worked rules."""
+"""Allocators and solvers against worked examples."""
 
 import numpy as np
-import pytest
 
 from rlsys.environments.economics import EconomicsConfig, EconomicsEnvironment
-from rlsys.environments.economics.benchmark.baselines import (
-    ColumnAdder,
+from rlsys.environments.economics.benchmark.allocators import (
     DifficultyOracle,
-    Filler,
     GreedyMax,
     LinUCB,
     Uniform,
 )
+from rlsys.environments.economics.benchmark.solvers import ColumnAdder, Filler
 from rlsys.environments.economics.counting import WORDS, load_tokenizer
 
 
@@ -24,30 +22,30 @@ def observation(**fields):
 
 
 def test_uniform_shares_what_is_left():
-    assert Uniform().allocate(observation(budget_per_remaining=200.9)) == 200
-    assert Uniform().allocate(observation(budget_per_remaining=3.0)) == 10
-    assert Uniform().allocate(observation(budget_per_remaining=1620.0)) == 800
+    assert Uniform(10, 800).allocate(observation(budget_per_remaining=200.9)) == 200
+    assert Uniform(10, 800).allocate(observation(budget_per_remaining=3.0)) == 10
+    assert Uniform(10, 800).allocate(observation(budget_per_remaining=1620.0)) == 800
 
 
 def test_greedy_takes_all_it_may():
-    assert GreedyMax().allocate(observation(remaining_budget=2000.0)) == 800
-    assert GreedyMax().allocate(observation(remaining_budget=300.0)) == 300
+    assert GreedyMax(10, 800).allocate(observation(remaining_budget=2000.0)) == 800
+    assert GreedyMax(10, 800).allocate(observation(remaining_budget=300.0)) == 300
 
 
-@pytest.mark.parametrize(
-    ("kind", "tokens"),
-    [
-        ("GSM_SV", 100),
-        ("GSM_FOBAR", 140),
-        ("MATH_AnsAug", 400),
-        ("NuminaMath_TIR", 700),
-        ("arithmetic_6", 48),
-        ("other", 300),
-        (None, 300),
-    ],
-)
-def test_the_oracle_knows_the_type(kind, tokens):
-    assert DifficultyOracle().allocate(observation(problem_type=kind)) == tokens
+def test_the_difficulty_oracle_allocates_by_type():
+    expected = {
+        "GSM_SV": 100,
+        "GSM_FOBAR": 140,
+        "MATH_AnsAug": 400,
+        "NuminaMath_TIR": 700,
+        "arithmetic_6": 48,
+        "other": 300,
+        None: 300,
+    }
+    seen = observation()
+    for kind, tokens in expected.items():
+        seen.problem_type = kind
+        assert DifficultyOracle(10, 800).allocate(seen) == tokens, kind
 
 
 def test_linucb_against_the_normal_equations():
@@ -80,13 +78,12 @@ def test_b20_the_bandit_learns_what_each_question_needs():
     assert (bandit.allocate(short), bandit.allocate(long)) == (10, 70)
 
 
-@pytest.mark.parametrize("counter", [WORDS, load_tokenizer("tiny")], ids=["words", "tiny"])
-@pytest.mark.parametrize("tokens", [10, 11, 57, 200])
-def test_filler_is_as_long_as_it_says(counter, tokens):
-    text = Filler(counter)("1+1", tokens)
-    assert text.endswith("\\boxed{0}")
-    assert counter.count(text) <= tokens
-    assert counter.count("step " + text) > tokens
+def test_filler_is_as_long_as_allowed():
+    for counter in (WORDS, load_tokenizer("tiny")):
+        for tokens in (10, 11, 57, 200):
+            text = Filler(counter)("1+1", tokens)
+            assert text.endswith("\\boxed{0}")
+            assert counter.count(text) <= tokens < counter.count("step " + text)
 
 
 def test_the_adder_works_it_out_or_is_cut_off():
