@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import ray
 
@@ -39,6 +39,19 @@ class TrainGroup(Protocol):
     def sizes(self) -> Sequence[Size]:
         """Tokens and trained tokens of each of them, for a plan without looking at the samples."""
         ...
+
+
+class StoredSamples(NamedTuple):
+    """A TrainGroup of samples that the caller has in memory."""
+
+    samples: Awaitable[tuple[Sample, ...]]
+    sizes: Sequence[Size]
+
+    @classmethod
+    def put(cls, samples: Sequence[Sample]) -> StoredSamples:
+        """Put samples into Ray's object store."""
+        sizes = [(s.num_tokens, s.num_trained) for s in samples]
+        return cls(ray.put(tuple(samples)), sizes)
 
 
 class LearnerGroup:

@@ -21,7 +21,7 @@ from commands import START_SECONDS, Command, wait_until
 from rlsys.assets import shipped_path
 from rlsys.config.loading import load_config
 from rlsys.data.problems import TaskStream, load_problems
-from rlsys.launch.training import weights_folder
+from rlsys.launch.processes import weights_folder
 from rlsys.reporting.metrics_file import METRICS, read_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -68,8 +68,7 @@ class TwoTries(ProblemEnvironment):
     @classmethod
     def tokens_after_prompt(cls, context: InputContext) -> int:
         """Both replies and the observation between them must fit behind a prompt."""
-        settings = context.config.environment
-        assert isinstance(settings, TwoTriesConfig)
+        settings = context.settings(TwoTriesConfig)
         return settings.longest_episode + len(encode(context.tokenizer, settings.observation))
 
     async def rollout(self, index: int, task: Problem) -> Group:

@@ -261,8 +261,7 @@ class AnytimeEnvironment(EnvironmentClass):
 
 def tokens_after_prompt(context: InputContext, *, answer_tokens: int | None = None) -> int:
     """Thought, closing, end of thought, header and one answer at their longest."""
-    settings = context.config.environment
-    assert isinstance(settings, ThoughtSection)
+    settings = context.settings(ThoughtSection)
     think = ThinkTokens.resolve(context.tokenizer, settings)
     longest = max(settings.longest_thought, context.config.evaluation_budgets[-1])
     forced = len(think.closing_ids) + 1 + len(think.header_ids)

@@ -66,6 +66,10 @@ class InputContext:
     limit: int
     """Most tokens of a sequence that the model takes."""
 
+    def settings(self, kind: type[ConfigT]) -> ConfigT:
+        """The `environment` section, which the caller knows to be a `kind`."""
+        return _settings(self.config, kind)
+
 
 @dataclass(frozen=True, slots=True)
 class ReflectionModel:
@@ -116,9 +120,13 @@ class RolloutContext:
 
     def settings(self, kind: type[ConfigT]) -> ConfigT:
         """The `environment` section, which the caller knows to be a `kind`."""
-        section: EnvironmentConfig = self.config.environment
-        assert isinstance(section, kind), f"{type(section).__name__} is no {kind.__name__}"
-        return section
+        return _settings(self.config, kind)
+
+
+def _settings(config: RunConfig, kind: type[ConfigT]) -> ConfigT:
+    section: EnvironmentConfig = config.environment
+    assert isinstance(section, kind), f"{type(section).__name__} is no {kind.__name__}"
+    return section
 
 
 class EnvironmentClass(ABC):

@@ -33,8 +33,7 @@ def dialogue_inputs(
     Raises ModelError if not even one turn fits into the model's sequences.
     """
     config, renderer, limit = context.config, context.renderer, context.limit
-    settings = config.environment
-    assert isinstance(settings, DialogueSection)
+    settings = context.settings(DialogueSection)
     eos_ids(context.tokenizer)
     if settings.think_end is not None:
         think_end_id(context.tokenizer, settings.think_end)

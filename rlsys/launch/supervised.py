@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Sequence
-from typing import NamedTuple
 
-import ray
-
-from learner.group import LearnerGroup
-from learner.plan import Size
+from learner.group import LearnerGroup, StoredSamples
 from learner.spec import LearnerSpec
 from rlsys.config import LossConfig, PreferenceFile, SftConfig
 from rlsys.launch.session import ray_session, reserve_placement, run
@@ -17,14 +12,6 @@ from rlsys.sft.rows import SupervisedRows, supervised_rows
 from rlsys.tokenization.model_folder import resolve_model_path
 from rlsys.tokenization.tokenizer import load_tokenizer
 from rlsys.training.protocols import Reporter
-from rlsys.types import Sample
-
-
-class _SupervisedGroup(NamedTuple):
-    """The rows of one step, as the learner takes them."""
-
-    samples: Awaitable[tuple[Sample, ...]]
-    sizes: Sequence[Size]
 
 
 def sft(config: SftConfig, reporter: Reporter) -> None:
@@ -61,9 +48,8 @@ async def _steps(
 ) -> None:
     for step in range(config.steps):
         started = time.monotonic()
-        samples = tuple(rows.samples(step, config.rows_per_step))
-        sizes = [(s.num_tokens, s.num_trained) for s in samples]
-        metrics = await learner.step([_SupervisedGroup(ray.put(samples), sizes)])
+        samples = rows.samples(step, config.rows_per_step)
+        metrics = await learner.step([StoredSamples.put(samples)])
         metrics["time/step"] = time.monotonic() - started
         if (step + 1) % config.log_every == 0 or step + 1 == config.steps:
             reporter.step(step + 1, metrics)

@@ -91,8 +91,7 @@ class RevisionEnvironment(EnvironmentClass):
     @classmethod
     def inputs(cls, context: InputContext) -> Inputs:
         """Load the problems and check that the reflection model can be asked."""
-        settings = context.config.environment
-        assert isinstance(settings, ReflectionEpisodes)
+        settings = context.settings(ReflectionEpisodes)
         answer = max(settings.answer_tokens, settings.revision_tokens)
         length = None if settings.revision is None else _check_model(settings.revision)
         inputs = problem_inputs(context, tokens_after_prompt(context, answer_tokens=answer))

@@ -29,8 +29,7 @@ class SharedBudgetEnvironment(DialogueEnvironment):
     @classmethod
     def inputs(cls, context: InputContext) -> Inputs:
         """Load the questions, or check the servers that ask them."""
-        settings = context.config.environment
-        assert isinstance(settings, EconomicsDialogue)
+        settings = context.settings(EconomicsDialogue)
         # As wide as numbers get, so that no turn is longer than the longest of these.
         widest = dict.fromkeys(SHOWN, float(settings.longest_episode))
         if settings.url is not None:

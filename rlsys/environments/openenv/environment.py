@@ -24,8 +24,7 @@ class ServedEnvironment(DialogueEnvironment):
     @classmethod
     def inputs(cls, context: InputContext) -> Inputs:
         """Check the servers of training and evaluation."""
-        settings = context.config.environment
-        assert isinstance(settings, OpenEnvDialogue)
+        settings = context.settings(OpenEnvDialogue)
         servers = [_server(settings, role) for role in get_args(Role)]
         asyncio.run(check_servers(servers))
         return dialogue_inputs(context, PROBES, {}, served_by(context, servers), complete=False)

@@ -1,0 +1,150 @@
+"""The processes of a run: learner ranks, engines, environment actors and graders."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+import ray
+
+from actors.environment import EnvironmentActor
+from actors.grading import GradingActor
+from actors.pools import GenerationPool, GradingPool
+from actors.reflection import ReflectionPool
+from learner.group import LearnerGroup
+from learner.spec import LearnerSpec
+from rlsys.config import RunConfig
+from rlsys.environments.base import Inputs, ReflectionModel
+from rlsys.launch.engines import close_within_limit, engine_pool, reflection_pool
+from rlsys.launch.resources import SERVICE_CPUS, reflection_shares_policy_card
+from rlsys.launch.runner import RayRunner
+from rlsys.launch.session import RayOptions, reserve_placement
+from rlsys.tokenization.model_folder import resolve_model_path
+
+
+class Processes(NamedTuple):
+    """What a training run started."""
+
+    learner: LearnerGroup
+    engines: GenerationPool
+    runner: RayRunner
+    folder: str
+    """Where weights pass from learner to engines."""
+
+
+def weights_folder(run_dir: Path) -> Path:
+    """Where weights pass from learner to engines: in shared memory, where there is some.
+
+    The name follows from the run's, so that what a killed run left is found by the next one.
+    """
+    shared_memory = Path("/dev/shm")
+    parent = shared_memory if shared_memory.is_dir() else Path(tempfile.gettempdir())
+    return parent / f"rlsys-{sha256(str(run_dir.resolve()).encode()).hexdigest()[:16]}"
+
+
+@asynccontextmanager
+async def evaluation_processes(config: RunConfig, inputs: Inputs) -> AsyncIterator[RayRunner]:
+    """Start what an evaluation needs: engines, environments and graders, but no learner."""
+    engines = _engine_pool(config, inputs, (await reserve_placement(config)).engines)
+    try:
+        runner = _runner(config, inputs, engines)
+        await engines.start()
+        yield runner
+    finally:
+        await close_within_limit(engines.close())
+
+
+@asynccontextmanager
+async def training_processes(config: RunConfig, inputs: Inputs) -> AsyncIterator[Processes]:
+    """Start all processes at the same time (imports take long); end them whatever happens."""
+    placement = await reserve_placement(config)
+    engines = _engine_pool(config, inputs, placement.engines)
+    reflection = _reflection_pool(config, inputs, placement.reflection)
+    folder = weights_folder(config.run_dir)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    learner: LearnerGroup | None = None
+    runner = _runner(config, inputs, engines, reflection)
+    starting = asyncio.ensure_future(_start(config, engines, reflection))
+    try:
+        learner = await LearnerGroup.start(_learner_spec(config), placement.ranks)
+        await starting
+        yield Processes(learner, engines, runner, str(folder))
+    finally:
+        runner.close()
+        if starting.done():  # an actor that still loads takes no call; Ray kills it
+            await close_within_limit(engines.close())
+            if reflection is not None:
+                await close_within_limit(reflection.close())
+        if learner is not None:
+            await close_within_limit(learner.close())
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _engine_pool(config: RunConfig, inputs: Inputs, options: list[RayOptions]) -> GenerationPool:
+    return engine_pool(
+        config.model, config.generation, inputs.longest_sequence, config.seed, options
+    )
+
+
+def _reflection_pool(
+    config: RunConfig, inputs: Inputs, options: list[RayOptions]
+) -> ReflectionPool | None:
+    revision, length = config.revision, inputs.reflection_length
+    if revision is None or length is None:
+        return None
+    return reflection_pool(revision, length, config.seed, options)
+
+
+async def _start(
+    config: RunConfig, engines: GenerationPool, reflection: ReflectionPool | None
+) -> None:
+    """Load all engines at once; those that share a card measure its memory one after the other."""
+    if reflection is None:
+        await engines.start()
+    elif reflection_shares_policy_card(config):
+        await engines.start()
+        await reflection.start()
+    else:
+        await asyncio.gather(engines.start(), reflection.start())
+
+
+def _runner(
+    config: RunConfig,
+    inputs: Inputs,
+    engines: GenerationPool,
+    reflection: ReflectionPool | None = None,
+) -> RayRunner:
+    light = {"num_cpus": SERVICE_CPUS, "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}}}
+    grader = ray.remote(GradingActor).options(**light)
+    graders = [grader.remote(config.grading) for _ in range(config.grading.actors)]
+    grading = GradingPool(graders, max_characters=config.grading.max_characters)
+    environment = ray.remote(EnvironmentActor).options(**light)
+    model = None
+    if reflection is not None and inputs.reflection_length is not None:
+        model = ReflectionModel(reflection, inputs.reflection_length)
+    environments = [
+        environment.remote(config, engines, grading, inputs.longest_sequence, model)
+        for _ in range(config.rollout.environment_actors)
+    ]
+    return RayRunner(environments, engines)
+
+
+def _learner_spec(config: RunConfig) -> LearnerSpec:
+    return LearnerSpec(
+        model_path=str(resolve_model_path(config.model.path)),
+        dtype=config.model.dtype,
+        seed=config.seed,
+        config=config.learner,
+        loss=config.resolved_loss,
+        temperature=config.generation.temperature,
+        objective="policy",
+        total_steps=config.steps * config.batch.optimizer_steps,
+        optimizer_steps=config.batch.optimizer_steps,
+    )
