@@ -6,9 +6,12 @@ import os
 import re
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+MAX_SEED: Final = 2**53 - 1
+"""Largest seed of an episode: the largest integer that every JSON reader keeps exact."""
 
 NonNegativeInt = Annotated[int, Field(ge=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]

@@ -17,8 +17,6 @@ DEFAULT_MODE: Final[Mode] = "hard"
 DEFAULT_RULES: Final[Rules] = "default"
 DEFAULT_COEFFICIENTS: Final[CoefficientSet] = "D"
 
-MAX_SEED: Final = 2**53 - 1
-"""Largest seed of an episode: the largest integer that every JSON reader keeps exact."""
 MAX_BUDGET: Final = 1_000_000_000
 """Largest number of tokens that a client may send."""
 

@@ -7,9 +7,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, PositiveInt, StringConstraints, model_validator
 
-from rlsys.config.base import NonNegativeFloat, NonNegativeInt, Section
+from rlsys.config.base import MAX_SEED, NonNegativeFloat, NonNegativeInt, Section
 from rlsys.config.data import PromptConfig
-from rlsys.config.economics import MAX_BUDGET, MAX_SEED, ArithmeticCorpus, EconomicsConfig
+from rlsys.config.economics import MAX_BUDGET, ArithmeticCorpus, EconomicsConfig
 from rlsys.config.models import EndpointSection, EnginesConfig, ModelConfig
 
 AllocatorName = Literal["uniform", "greedy_max", "difficulty_oracle", "bandit"]

@@ -16,6 +16,7 @@ from typing import Self
 import numpy as np
 
 from rlsys.config import DialogueSection
+from rlsys.config.base import MAX_SEED
 from rlsys.environments.base import EnvironmentClass, RolloutContext
 from rlsys.environments.dialogue_report import report_dialogues
 from rlsys.environments.seeds import derive_seed
@@ -41,9 +42,6 @@ from rlsys.types import (
     TurnRecord,
     Verdict,
 )
-
-MAX_SEED = 2**53 - 1
-"""The largest integer that every JSON reader keeps exact."""
 
 LOST_NOTE_S = 30.0
 

@@ -11,7 +11,8 @@ from uuid import uuid4
 from openenv.core.env_server import Environment
 from openenv.core.env_server.types import EnvironmentMetadata
 
-from rlsys.config.economics import MAX_SEED, EconomicsConfig
+from rlsys.config.base import MAX_SEED
+from rlsys.config.economics import EconomicsConfig
 from rlsys.environments.economics.budget import resolve_budget
 from rlsys.environments.economics.counting import WORDS, TokenCounter, allowed_tokenizer
 from rlsys.environments.economics.episode import EconomicsEpisode

@@ -8,7 +8,8 @@ from openenv.core.env_server import Action, Observation, State
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
-from rlsys.config.economics import MAX_BUDGET, MAX_SEED, CoefficientSet, Mode, Rules
+from rlsys.config.base import MAX_SEED
+from rlsys.config.economics import MAX_BUDGET, CoefficientSet, Mode, Rules
 from rlsys.environments.economics.budget import BudgetSource
 from rlsys.environments.economics.episode import StopReason
 from rlsys.environments.economics.rewards import RewardParts

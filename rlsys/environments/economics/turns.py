@@ -89,7 +89,7 @@ class _Session:
             charged=answered.tokens,
             type=answered.question.type,
             question=answered.question.text,
-            end_reward=parts.bonus + parts.unanswered,
+            end_reward=parts.end_reward,
         )
         return self._turn(parts.total, record)
 
