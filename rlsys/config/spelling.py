@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Literal, Union, get_args, get_origin
 
 import yaml
 
@@ -40,7 +40,7 @@ def as_meant(tree: Tree, schema: type[Section]) -> Tree:
     return meant
 
 
-def _meant(value: Any, annotation: Any) -> Any:
+def _meant(value: object, annotation: object) -> object:
     """`value` as a field of type `annotation` means it."""
     origin, members = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
@@ -60,7 +60,7 @@ def _meant(value: Any, annotation: Any) -> Any:
     return value
 
 
-def _meant_of_union(value: Any, members: tuple[Any, ...]) -> Any:
+def _meant_of_union(value: object, members: tuple[object, ...]) -> object:
     if NoneType in members and isinstance(value, Unquoted) and value.lower() == "none":
         words = [
             word for member in members if get_origin(member) is Literal for word in get_args(member)
@@ -72,7 +72,7 @@ def _meant_of_union(value: Any, members: tuple[Any, ...]) -> Any:
     return _meant(value, bool) if bool in others else value
 
 
-def _meant_list(value: Any, members: tuple[Any, ...]) -> Any:
+def _meant_list(value: object, members: tuple[object, ...]) -> object:
     if isinstance(value, list):
         # tuple[int, ...] has one type for all items, tuple[int, int] one for each.
         types = members[:1] * len(value) if members[1:] == (...,) else members
@@ -86,7 +86,7 @@ def _meant_list(value: Any, members: tuple[Any, ...]) -> Any:
     return _meant_list([value], members) if plain else value
 
 
-def _split(text: Unquoted) -> list[Any]:
+def _split(text: Unquoted) -> list[object]:
     """The values between the commas of `text`; the text itself if one of them is no YAML."""
     try:
         return [parse_value(part) for part in text.removesuffix(",").split(",")]
@@ -94,7 +94,7 @@ def _split(text: Unquoted) -> list[Any]:
         return [text]
 
 
-def _is_plain(annotation: Any) -> bool:
+def _is_plain(annotation: object) -> bool:
     """True for the types whose values are single words or numbers."""
     if get_origin(annotation) is Annotated:
         return _is_plain(get_args(annotation)[0])

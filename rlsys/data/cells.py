@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from rlsys.errors import DataError
 from rlsys.grading.answers import clean_gold
@@ -23,7 +23,7 @@ class Row(NamedTuple):
     """One row of a data set, and where it stands: `svamp.jsonl, line 7`."""
 
     place: str
-    values: dict[str, Any]
+    values: dict[str, object]
 
 
 class WrittenFloat(float):
@@ -42,7 +42,7 @@ class WrittenFloat(float):
 _ABSENT: Final = object()
 
 
-def value_at(values: Mapping[str, Any], column: str) -> tuple[bool, Any]:
+def value_at(values: Mapping[str, object], column: str) -> tuple[bool, object]:
     """Return whether there is a column, and its value; a dot goes into an object.
 
     A column named `a.b` comes before key `b` of column `a`. What is inside a null is null.
@@ -63,7 +63,7 @@ def value_at(values: Mapping[str, Any], column: str) -> tuple[bool, Any]:
     return False, None
 
 
-def is_unanswered(value: Any) -> bool:
+def is_unanswered(value: object) -> bool:
     """Tell whether a cell has no answer: null, NaN (how pandas writes null) or empty text."""
     if isinstance(value, str):
         return not value.strip()
@@ -72,7 +72,7 @@ def is_unanswered(value: Any) -> bool:
     )
 
 
-def text_at(row: Row, column: str, value: Any, speaker: Speaker, earlier_turns: str) -> str:
+def text_at(row: Row, column: str, value: object, speaker: Speaker, earlier_turns: str) -> str:
     """Return a cell as text with the space around it: a text, a number, or a turn of a chat.
 
     `speaker` says whose last turn is meant where the cell is a chat.
@@ -90,7 +90,7 @@ def text_at(row: Row, column: str, value: Any, speaker: Speaker, earlier_turns: 
     return text
 
 
-def answer_at(row: Row, column: str, value: Any, answers: str) -> str:
+def answer_at(row: Row, column: str, value: object, answers: str) -> str:
     """Return the gold of a cell: `clean_gold` of its text, or of every text of a list.
 
     `answers` "any" joins a list by GOLD_SEPARATOR (each one is right), "all" by commas.
@@ -108,7 +108,7 @@ def answer_at(row: Row, column: str, value: Any, answers: str) -> str:
     return GOLD_SEPARATOR.join(dict.fromkeys(golds)) if answers == "any" else ", ".join(golds)
 
 
-def number_text(value: Any) -> str | None:
+def number_text(value: object) -> str | None:
     """Return a number in plain digits, exactly as written, or None for what is no finite number.
 
     Example: number_text(1e-05) == "0.00001", where str would say `1e-05`, which reads as e·1 - 05.
@@ -135,13 +135,13 @@ class Turn(NamedTuple):
     """One message of a chat."""
 
     speaker: str
-    content: Any
+    content: object
 
 
 _CHAT_TEXT: Final = re.compile(r'\s*\[\s*\{\s*"(?:role|content|from|value)"')
 
 
-def turns_of(value: Any) -> list[Turn] | None:
+def turns_of(value: object) -> list[Turn] | None:
     """Return the messages of a chat (`role` and `content`, or `from` and `value`), else None.
 
     A chat may be written as JSON text, which is how CSV files hold one.
@@ -162,7 +162,7 @@ def turns_of(value: Any) -> list[Turn] | None:
     return turns
 
 
-def _turn(row: Row, column: str, turns: Sequence[Turn], speaker: Speaker, earlier: str) -> Any:
+def _turn(row: Row, column: str, turns: Sequence[Turn], speaker: Speaker, earlier: str) -> object:
     """Return the last user turn, or the last assistant turn, which must come after it."""
     last = max((i for i, turn in enumerate(turns) if turn.speaker == "user"), default=None)
     if speaker == "assistant":
@@ -185,7 +185,7 @@ def _turn(row: Row, column: str, turns: Sequence[Turn], speaker: Speaker, earlie
     )
 
 
-def _content(row: Row, column: str, content: Any) -> Any:
+def _content(row: Row, column: str, content: object) -> object:
     """Return the text of a message, joined where it is a list of text parts."""
     if not isinstance(content, list | tuple):
         return content
@@ -199,7 +199,7 @@ def _content(row: Row, column: str, content: Any) -> Any:
     )
 
 
-def _json_list(text: str) -> Any:
+def _json_list(text: str) -> object:
     """Return the list that a cell holds as JSON text, as CSV files and verl's do, or the text."""
     try:
         values = json.loads(text, parse_float=WrittenFloat)
@@ -208,7 +208,7 @@ def _json_list(text: str) -> Any:
     return values if isinstance(values, list) else text
 
 
-def _gold(row: Row, column: str, value: Any) -> str:
+def _gold(row: Row, column: str, value: object) -> str:
     text = text_at(row, column, value, "assistant", "drop").strip()
     if _CONTROL.search(text):
         raise DataError(
@@ -262,7 +262,7 @@ def _unicode_fault(text: str) -> str | None:
     return None
 
 
-def _no_text(row: Row, column: str, value: Any) -> str:
+def _no_text(row: Row, column: str, value: object) -> str:
     remedy = "correct or remove the row"
     if isinstance(value, bool):
         remedy = f'write the text that is meant, for instance "{"yes" if value else "no"}"'
@@ -276,7 +276,7 @@ def _no_text(row: Row, column: str, value: Any) -> str:
     )
 
 
-def shortened(value: Any) -> str:
+def shortened(value: object) -> str:
     """Return `value` as Python writes it, cut to 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
@@ -41,7 +41,7 @@ _MOST_SHOWN: Final = 20
 """Columns named in a refusal."""
 
 
-def guess_column(values: Mapping[str, Any], setting: str) -> str | None:
+def guess_column(values: Mapping[str, object], setting: str) -> str | None:
     """Return the likely column of a row for a setting such as `answer_column`, or None.
 
     Upper and lower case do not count. Example: {"Question": "1+1?", "gold": "2"} has "Question" for
@@ -51,7 +51,7 @@ def guess_column(values: Mapping[str, Any], setting: str) -> str | None:
     return next((names[name] for name in LIKELY[setting] if name in names), None)
 
 
-def leaf_columns(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def leaf_columns(values: Mapping[str, object], prefix: str = "") -> Iterator[str]:
     """Yield the columns of a row, those inside an object by their dotted names."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
@@ -81,7 +81,7 @@ def no_column(row: Row, wanted: Mapping[str, str], key: str) -> DataError:
     )
 
 
-def plain_word(setting: str, value: Any) -> str:
+def plain_word(setting: str, value: object) -> str:
     """Return the `key=value` word that sets a value, the text in quotes where YAML needs them."""
     try:
         plain = isinstance(value, str) and parse_value(value) == value
@@ -90,7 +90,7 @@ def plain_word(setting: str, value: Any) -> str:
     return f"{setting}={value if plain else json.dumps(value, ensure_ascii=False)}"
 
 
-def setting_word(setting: str, value: Any) -> str:
+def setting_word(setting: str, value: object) -> str:
     """Return the `key=value` word as a shell takes it.
 
     Example: setting_word("data.train.limit", 8) == "data.train.limit=8"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from rlsys.data.cells import Row, WrittenFloat, turns_of
 from rlsys.errors import DataError
@@ -60,7 +60,7 @@ class _DuplicateKey(ValueError):
     """An object has one key twice."""
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -81,14 +81,14 @@ _DECODER: Final = json.JSONDecoder(
 )
 
 
-def _value(shown: str, number: int, line: str) -> Any:
+def _value(shown: str, number: int, line: str) -> object:
     try:
         return _DECODER.decode(line)
     except (ValueError, RecursionError) as error:
         _refuse(f"{shown}, line {number}", "a line of JSON", line, error)
 
 
-def _row(place: str, value: Any) -> Row:
+def _row(place: str, value: object) -> Row:
     if not isinstance(value, dict):
         raise DataError(
             f"{place}: a {type(value).__name__} where a row like "
@@ -140,11 +140,13 @@ class _Document:
         if self._next():
             self._fail("more text after the list", "remove it")
 
-    def _object_rows(self, line: int, value: Any) -> Iterator[Row]:
+    def _object_rows(self, line: int, value: object) -> Iterator[Row]:
         """Yield the rows of the only object of a file: rows under a key, columns, or one row."""
         place = f"{self._shown}, line {line}"
         values = _row(place, value).values
-        tables = {key: rows for key, rows in values.items() if _is_table(rows)}
+        tables = {
+            key: rows for key, rows in values.items() if isinstance(rows, list) and _is_table(rows)
+        }
         if len(tables) > 1 and len(tables) == len(values):
             raise DataError(
                 f"{place}: an object of several lists of rows ({', '.join(tables)}); write each "
@@ -155,8 +157,11 @@ class _Document:
                 for number, row in enumerate(rows, 1):
                     yield _row(f"{self._shown}, row {number} of {key!r}", row)
                 return
-        if values and all(isinstance(v, list) and turns_of(v) is None for v in values.values()):
-            yield from _column_rows(self._shown, values)
+        columns = {
+            key: v for key, v in values.items() if isinstance(v, list) and turns_of(v) is None
+        }
+        if values and len(columns) == len(values):
+            yield from _column_rows(self._shown, columns)
         elif values and all(isinstance(v, dict) for v in values.values()):
             raise DataError(
                 f"{place}: an object of objects and not of rows; write a list of rows, from pandas "
@@ -165,7 +170,7 @@ class _Document:
         else:
             yield Row(place, values)
 
-    def _read(self) -> Any:
+    def _read(self) -> object:
         try:
             value, end = _DECODER.raw_decode(self._text, self._place)
         except json.JSONDecodeError as error:
@@ -193,13 +198,13 @@ _ROW_KEYS: Final = {"data", "rows", "train", "test", "examples", "items", "probl
 """Keys that hold the rows of a file which says something else about them as well."""
 
 
-def _is_table(value: Any) -> bool:
+def _is_table(value: object) -> bool:
     """Tell whether a value is a list of rows and not a chat."""
     rows = isinstance(value, list) and value and all(isinstance(row, dict) for row in value)
     return bool(rows) and turns_of(value) is None
 
 
-def _column_rows(shown: str, columns: dict[str, list[Any]] | Any) -> Iterator[Row]:
+def _column_rows(shown: str, columns: Mapping[str, list[object]]) -> Iterator[Row]:
     lengths = {key: len(values) for key, values in columns.items()}
     if len(set(lengths.values())) > 1:
         sizes = ", ".join(f"{key} {length}" for key, length in lengths.items())

@@ -7,9 +7,12 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from glob import has_magic
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from rlsys.errors import DataError
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 FileKind = Literal[
     "JSON lines", "JSON", "CSV", "TSV", "Parquet", "Arrow", "folder of datasets.save_to_disk"
@@ -33,7 +36,7 @@ _NOT_DATA: Final = {"config.json", "dataset_info.json", "dataset_infos.json", "s
 class DataFile(NamedTuple):
     """One file of rows, or one folder of `datasets.save_to_disk`."""
 
-    filesystem: Any
+    filesystem: AbstractFileSystem
     """The fsspec file system that holds it."""
     path: str
     """Its path there."""
@@ -62,7 +65,7 @@ def find_files(path: str) -> list[DataFile]:
     return files
 
 
-def _filesystem(path: str) -> tuple[Any, str]:
+def _filesystem(path: str) -> tuple[AbstractFileSystem, str]:
     from fsspec.core import url_to_fs
 
     filesystem, inner = url_to_fs(path if "://" in path else os.path.expanduser(path))
@@ -82,7 +85,7 @@ def _reachable(path: str) -> Iterator[None]:
         ) from error
 
 
-def _shown(filesystem: Any, path: str) -> str:
+def _shown(filesystem: AbstractFileSystem, path: str) -> str:
     local = "file" in filesystem.protocol
     return path if local else str(filesystem.unstrip_protocol(path))
 
@@ -92,7 +95,7 @@ def _kind(name: str) -> FileKind | None:
     return SUFFIXES.get(os.path.splitext(base)[1])
 
 
-def _file(filesystem: Any, path: str, shown: str) -> DataFile:
+def _file(filesystem: AbstractFileSystem, path: str, shown: str) -> DataFile:
     kind = _kind(path)
     if kind is None:
         raise DataError(
@@ -102,7 +105,7 @@ def _file(filesystem: Any, path: str, shown: str) -> DataFile:
     return DataFile(filesystem, path, shown, kind)
 
 
-def _folder_files(filesystem: Any, folder: str, shown: str) -> list[DataFile]:
+def _folder_files(filesystem: AbstractFileSystem, folder: str, shown: str) -> list[DataFile]:
     names = {name.rstrip("/").rpartition("/")[2] for name in filesystem.ls(folder, detail=False)}
     if "dataset_dict.json" in names or {"state.json", "dataset_info.json"} <= names:
         return [DataFile(filesystem, folder, shown, "folder of datasets.save_to_disk")]

@@ -216,7 +216,7 @@ def _difficulty(row: Row, column: str, key: str) -> float:
     if not found:
         raise no_column(row, {"difficulty_column": column}, key)
     try:
-        number = float(value)
+        number = float(str(value))
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):

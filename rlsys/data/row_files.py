@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from os import PathLike, fspath
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from rlsys.data.cells import Row
 from rlsys.data.csv_rows import csv_rows
@@ -23,6 +23,8 @@ from rlsys.data.json_rows import json_rows
 from rlsys.data.locations import DataFile, FileKind, find_files
 from rlsys.data.table_rows import binary_rows, saved_rows
 from rlsys.errors import DataError
+
+ReadT = TypeVar("ReadT")
 
 
 def iterate_rows(path: str | PathLike[str]) -> Iterator[Row]:
@@ -72,7 +74,7 @@ _WEB_PAGE: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype|html|head|body
 
 
 @contextmanager
-def _opened(file: DataFile) -> Iterator[Any]:
+def _opened(file: DataFile) -> Iterator[io.BufferedIOBase]:
     """Open a file for reading bytes, through gzip where it begins as gzip does."""
     with ExitStack() as closing:
         stream = closing.enter_context(
@@ -84,7 +86,7 @@ def _opened(file: DataFile) -> Iterator[Any]:
         yield closing.enter_context(gzip.GzipFile(fileobj=stream)) if zipped else stream
 
 
-def _guarded(file: DataFile, read: Callable[[], Any], line: int | None = None) -> Any:
+def _guarded(file: DataFile, read: Callable[[], ReadT], line: int | None = None) -> ReadT:
     """Call `read`; what goes wrong below the format is a refusal of the file."""
     try:
         return read()
@@ -121,7 +123,9 @@ def _kind_of_content(file: DataFile, head: bytes) -> FileKind:
     return file.kind
 
 
-def _decoded_lines(file: DataFile, stream: Any, head: bytes) -> Iterator[tuple[int, str]]:
+def _decoded_lines(
+    file: DataFile, stream: io.BufferedIOBase, head: bytes
+) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, line with its end) of a text in UTF-8, UTF-16 or UTF-32."""
     encoding = json.detect_encoding(head)
     if not encoding.startswith("utf-8"):

@@ -21,7 +21,9 @@ _BATCH = 1000
 """Rows turned into Python values at a time."""
 
 
-def binary_rows(shown: str, kind: Literal["Parquet", "Arrow"], stream: Any) -> Iterator[Row]:
+def binary_rows(
+    shown: str, kind: Literal["Parquet", "Arrow"], stream: io.BufferedIOBase
+) -> Iterator[Row]:
     """Yield the rows of an open Parquet or Arrow file (Feather and stream format alike).
 
     Raises DataError for a damaged file or two columns of one name.
@@ -74,7 +76,7 @@ def _parquet_batches(file: Any) -> Iterator[pyarrow.RecordBatch]:
     yield from parquet.ParquetFile(file).iter_batches(batch_size=_BATCH)
 
 
-def _arrow_batches(file: Any) -> Iterator[pyarrow.RecordBatch]:
+def _arrow_batches(file: io.BufferedIOBase) -> Iterator[pyarrow.RecordBatch]:
     from pyarrow import ipc
 
     start = file.read(6)
