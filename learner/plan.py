@@ -17,6 +17,9 @@ from rlsys.errors import TrainingError
 Size = tuple[int, int]
 """Tokens and trained tokens of a sample."""
 
+BLOCK_TOKENS = 128
+"""Tokens of a block of the attention mask on a GPU; other row lengths waste a part of one."""
+
 SampleIndex = tuple[int, int]
 """A sample: number of its group, number within the group."""
 
@@ -54,16 +57,14 @@ def make_plan(
 
     Args:
         sizes: per group, per sample: its tokens and trained tokens.
-        row_tokens: length of a row; doubled until the longest sample fits, so that only a few
-            lengths ever occur (each costs a compilation on a GPU).
+        row_tokens: length of a row; see `row_width` for samples that are longer.
 
     Raises:
         TrainingError: no sample has a trained token.
     """
     # One row length for the whole training step: on a GPU every length is compiled once.
     longest = max((tokens for group in sizes for tokens, _ in group), default=0)
-    while row_tokens < longest:
-        row_tokens *= 2
+    row_tokens = row_width(longest, row_tokens)
     # Without a trained token there is no gradient, and `token_mean` would divide by 0.
     shares = [
         _split(sizes, [int(g) for g in chunk], row_tokens, ranks)
@@ -76,6 +77,21 @@ def make_plan(
             "from; if its episodes were lost, set RLSYS_ACTOR_LOGS=1 to see why"
         )
     return [_localise([share[rank] for share in shares], row_tokens) for rank in range(ranks)]
+
+
+def row_width(longest: int, row_tokens: int) -> int:
+    """Return the length of rows in which a sample of `longest` tokens fits, at least `row_tokens`.
+
+    Longer rows grow in steps of an eighth of the power of two below them. So a row has at most an
+    eighth of padding for the sake of its length, and lengths from n to 2n have at most eight
+    values, each of which costs a compilation on a GPU.
+
+    Example: row_width(10_020, 1024) is 10_240, row_width(900, 1024) is 1024
+    """
+    if longest <= row_tokens:
+        return row_tokens
+    step = max(BLOCK_TOKENS, (1 << longest.bit_length()) >> 4)
+    return -(-longest // step) * step
 
 
 def _split(

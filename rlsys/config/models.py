@@ -38,8 +38,8 @@ class EnginesConfig(Section):
     kv_cache_mib: PositiveInt | None = None
     """KV cache per engine; None lets gpu_memory_utilization decide."""
     gpu_memory_utilization: Fraction = 0.4
-    enforce_eager: bool = True
-    """False captures CUDA graphs: slower start, faster decoding."""
+    enforce_eager: bool | None = None
+    """False captures CUDA graphs: slower start, faster decoding. None captures them on GPUs."""
 
 
 class GenerationConfig(EnginesConfig):

@@ -72,7 +72,9 @@ def _spec(
         on_gpu=wanted.gpus_per_engine > 0,
         gpu_memory_utilization=wanted.gpu_memory_utilization,
         kv_cache_bytes=wanted.kv_cache_mib << 20 if wanted.kv_cache_mib else None,
-        enforce_eager=wanted.enforce_eager,
+        enforce_eager=(
+            not wanted.gpus_per_engine if wanted.enforce_eager is None else wanted.enforce_eager
+        ),
         seed=seed,
     )
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.plan import OptimizerStep, RankPlan, make_plan
+from learner.plan import OptimizerStep, RankPlan, make_plan, row_width
 from rlsys.errors import TrainingError
 
 sizes_strategy = st.lists(
@@ -66,9 +66,15 @@ def test_optimizer_steps_take_consecutive_groups() -> None:
     assert [step.trained_tokens for step in plan.steps] == [2, 4]
 
 
-def test_rows_double_until_the_longest_sample_fits() -> None:
+def test_rows_grow_in_coarse_steps_until_the_longest_sample_fits() -> None:
     (plan,) = make_plan([[(33, 1)]], row_tokens=8, ranks=1, optimizer_steps=1)
-    assert plan.row_tokens == 64
+    assert plan.row_tokens == 128
+    assert [row_width(n, 1024) for n in (900, 1024, 1025, 2049, 10_020, 16_384, 16_385)] == [
+        *(1024, 1024, 1152, 2304, 10_240, 16_384, 18_432)
+    ]
+    widths = {row_width(n, 1) for n in range(4096, 8192)}
+    assert len(widths) == 9  # 4,096 itself, then steps of 512
+    assert all(row_width(n, 1) - n < n / 8 + 128 for n in range(1, 20_000))
 
 
 def test_nothing_to_learn_is_an_error() -> None:
