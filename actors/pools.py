@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from actors.generation import EngineCounts
 from actors.handles import EngineHandle
+from rlsys.config import Policy
 from rlsys.grading.compare import CachedGrader
 from rlsys.types import Completion, Floats, GenerationRequest, GradingRequest, Tokens, Verdict
 from rlsys.weights import Bucket, BucketFile, CardBuffer, SentPart
@@ -142,11 +143,13 @@ class GenerationPool:
 class GradingPool:
     """Spreads hard comparisons over grading actors; easy ones are settled in the caller."""
 
-    def __init__(self, graders: Sequence[ActorHandle], *, max_characters: int) -> None:
+    def __init__(
+        self, graders: Sequence[ActorHandle], *, max_characters: int, policy: Policy = "rlsys"
+    ) -> None:
         """`graders` are Ray handles of GradingActors; longer answers than the limit are INVALID."""
         self._graders = list(graders)
         self._turn = 0
-        self._cached = CachedGrader(self._grade_hard, max_characters=max_characters)
+        self._cached = CachedGrader(self._grade_hard, max_characters=max_characters, policy=policy)
 
     async def grade(self, requests: Sequence[GradingRequest]) -> list[Verdict]:
         """Return one verdict per request, in order."""

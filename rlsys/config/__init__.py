@@ -61,6 +61,7 @@ from rlsys.config.environments import (
     ThoughtSection,
     Word,
 )
+from rlsys.config.grading import GradingConfig, Policy
 from rlsys.config.learner import (
     BatchConfig,
     LearnerConfig,
@@ -78,7 +79,6 @@ from rlsys.config.run import (
     CheckpointConfig,
     Environment,
     EvaluationConfig,
-    GradingConfig,
     RolloutConfig,
     RunConfig,
     SyncConfig,
@@ -140,6 +140,7 @@ __all__ = [
     "NonNegativeInt",
     "OpenEnvDialogue",
     "OptimizerConfig",
+    "Policy",
     "PreferenceFile",
     "Projection",
     "PromptConfig",

@@ -15,6 +15,7 @@ from rlsys.config.base import NonNegativeInt, Section, check_budgets
 from rlsys.config.data import DataConfig
 from rlsys.config.dialogues import EconomicsDialogue, OpenEnvDialogue
 from rlsys.config.environments import AnytimeConfig, ReflectionEpisodes, RevisionConfig
+from rlsys.config.grading import GradingConfig
 from rlsys.config.learner import BatchConfig, LearnerConfig
 from rlsys.config.models import GenerationConfig, ModelConfig
 
@@ -44,16 +45,6 @@ class RolloutConfig(Section):
     environment_actors: PositiveInt = 1
     max_staleness: NonNegativeInt = 0
     """Versions a trained token may be behind the weights it trains; 0 is the synchronous run."""
-
-
-class GradingConfig(Section):
-    """The pool of killable processes that compares answers."""
-
-    actors: PositiveInt = 1
-    timeout_s: PositiveFloat = 5.0
-    """Wall-clock limit of one comparison; a slower one is killed and INVALID."""
-    max_characters: PositiveInt = 1024
-    """Longer answers are INVALID."""
 
 
 class EvaluationConfig(Section):

@@ -14,10 +14,13 @@ from rlsys.data.cells import Row, value_at
 from rlsys.data.columns import guess_column, setting_word
 from rlsys.data.locations import find_files
 from rlsys.data.problems import source_rows
-from rlsys.grading.answers import as_number, is_refused, is_word, normalise
-from rlsys.grading.compare import LOCAL_TIMEOUT_S, compare_hard
+from rlsys.grading.compare import LOCAL_TIMEOUT_S
+from rlsys.grading.exact import as_number
+from rlsys.grading.phrases import is_phrase
 from rlsys.grading.process import GradingProcess
-from rlsys.types import GOLD_SEPARATOR, Problem, Verdict
+from rlsys.grading.refusals import is_refused
+from rlsys.grading.spelling import normalise
+from rlsys.types import GOLD_SEPARATOR, Problem
 
 _MOST_PARSED: Final = 500
 """Different golds that math-verify is asked about, a few milliseconds each."""
@@ -94,13 +97,12 @@ def _kind(gold: str) -> str:
     text = normalise(gold)
     if as_number(text) is not None:
         return "number"
-    return "word" if is_word(text) else _EXPRESSION
+    return "word" if is_phrase(text) else _EXPRESSION
 
 
 def _is_parsed(process: GradingProcess, gold: str) -> bool:
     """Tell whether math-verify finds a gold equal to itself, which takes that it reads it."""
-    refused = is_refused(normalise(gold))
-    return not refused and compare_hard(process, gold, gold) is Verdict.RIGHT
+    return not is_refused(normalise(gold)) and process.reads(gold)
 
 
 class Lengths(NamedTuple):

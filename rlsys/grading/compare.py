@@ -1,17 +1,10 @@
-r"""Is an answer right? The grading policy, and its three ways to run.
+r"""Grading of whole responses: what is decided at once, and who is asked about the rest.
 
-Policy: equal values are equal (42.0 = 42, 1/2 = 0.5, x+1 = 1+x, 1,000 = 1000, \$12 = 12 cm = 12,
-x=5 is 5; sets, tuples, intervals, percent and units as math-verify compares them). Wrong are:
-- a missing or empty box, and an empty gold (the loaders refuse one);
-- where the gold is a plain number: work left undone (`3+8-2` for 9), since else copying the
-  question would be an answer, and a plain number that differs in any digit;
-- where the gold is a word: any other word, upper and lower case aside;
-- an answer refused unread (towers of powers, deep nesting, control characters: answers.is_refused).
-INVALID, counted apart from WRONG: an answer over `max_characters`, an error, a time-out.
-
-`decide` settles most answers in microseconds in the caller. What it leaves open goes to math-verify
-in a killable process: `grade` and `is_correct` own two of them per Python process, an environment
-actor asks a pool of GradingActors through a CachedGrader.
+`decide` settles most answers in microseconds in the caller, by the rules of rlsys.grading.policy.
+What it leaves open goes to computer algebra in a killable process: `grade` and `is_correct` own two
+of them per Python process, an environment actor asks a pool of GradingActors through a
+CachedGrader. INVALID, counted apart from WRONG, is an answer over `max_characters`, an error or a
+time-out.
 """
 
 from __future__ import annotations
@@ -22,18 +15,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from queue import LifoQueue
 
-from rlsys.config import GradingConfig
-from rlsys.grading.answers import (
-    Number,
-    as_number,
-    clean_gold,
-    extract_answer,
-    is_refused,
-    is_unfinished,
-    is_word,
-    normalise,
-)
+from rlsys.config import GradingConfig, Policy
+from rlsys.grading.answers import extract_answer
+from rlsys.grading.golds import gold_text, read_gold
+from rlsys.grading.policy import judge, judge_exactly
 from rlsys.grading.process import GradingProcess
+from rlsys.grading.refusals import is_refused
+from rlsys.grading.spelling import normalise
 from rlsys.types import GradingRequest, Verdict
 
 __all__ = ["CachedGrader", "decide", "extract_answer", "grade", "is_correct", "self_test"]
@@ -43,12 +31,14 @@ LOCAL_TIMEOUT_S: float = GradingConfig().timeout_s
 LOCAL_PROCESSES = 2
 
 
-def is_correct(response: str, gold: str) -> bool:
+def is_correct(response: str, gold: str | Sequence[str]) -> bool:
     r"""Tell whether the boxed answer of `response` equals `gold`; safe in any thread.
+
+    `gold` is an answer as data sets write it (`#### 2,125`, `$\frac12$`), or several accepted ones.
 
     Example: is_correct(r"so it is \boxed{\frac12}", "0.5") is True
     """
-    return grade(GradingRequest(response, gold)) is Verdict.RIGHT
+    return grade(GradingRequest(response, gold_text(gold))) is Verdict.RIGHT
 
 
 def grade(request: GradingRequest) -> Verdict:
@@ -75,30 +65,24 @@ def _local_processes(pid: int) -> LifoQueue[GradingProcess]:
     return idle
 
 
-def compare_hard(process: GradingProcess, answer: str, gold: str) -> Verdict:
-    """Compare what `decide` left open. Spelling stays: math-verify knows units by `\\text{}`."""
-    return process.compare(answer.replace("**", "^"), clean_gold(gold).replace("**", "^"))
+def compare_hard(
+    process: GradingProcess, answer: str, gold: str, policy: Policy = "rlsys"
+) -> Verdict:
+    """Compare what `decide` left open."""
+    return process.compare(answer, gold, policy)
 
 
-class _Gold:
-    """What is needed of a gold answer again and again."""
-
-    __slots__ = ("is_refused", "is_word", "number", "text")
-
-    def __init__(self, gold: str) -> None:
-        self.text = normalise(clean_gold(gold))
-        self.number = as_number(self.text)
-        self.is_word = is_word(self.text)
-        self.is_refused = is_refused(self.text)
-
-
-_gold = lru_cache(maxsize=65536)(_Gold)
+_gold = lru_cache(maxsize=65_536)(read_gold)
 
 
 def decide(
-    answer: str | None, gold: str, *, max_characters: int = MAX_CHARACTERS
+    answer: str | None,
+    gold: str,
+    *,
+    max_characters: int = MAX_CHARACTERS,
+    policy: Policy = "rlsys",
 ) -> Verdict | None:
-    """Return the verdict that needs no computer algebra, or None where math-verify must say.
+    """Return the verdict that needs no computer algebra, or None where the process must say.
 
     `answer` is what `extract_answer` returned, `gold` a gold answer in any spelling.
     """
@@ -106,35 +90,18 @@ def decide(
         return Verdict.WRONG
     if len(answer) > max_characters:
         return Verdict.INVALID
-    text, known = normalise(answer), _gold(gold)
-    if not text or not known.text:
+    accepted = _gold(gold)
+    if not answer.strip() or not accepted.answers:
         return Verdict.WRONG
-    if text == known.text:
-        return Verdict.RIGHT
-    if known.is_word:
-        return _verdict(text.casefold() == known.text.casefold())
-    if known.number is not None:
-        number = as_number(text)
-        if number is not None:
-            return _same_number(number, known.number)
-        if is_unfinished(text):
-            return Verdict.WRONG
-    # Only its own spelling equals a gold too large to evaluate.
-    if known.is_refused or is_refused(text):
-        return Verdict.WRONG
-    return None
-
-
-def _same_number(answer: Number, gold: Number) -> Verdict | None:
-    if answer.value == gold.value:
-        return Verdict.RIGHT
-    # 0.333333 for 1/3: whether enough digits were given is math-verify's rule.
-    rounded = answer.is_ratio != gold.is_ratio and (answer.has_point or gold.has_point)
-    return None if rounded else Verdict.WRONG
-
-
-def _verdict(right: bool) -> Verdict:
-    return Verdict.RIGHT if right else Verdict.WRONG
+    match policy:
+        case "rlsys":
+            right = judge(answer, accepted)
+        case "exact":
+            right = judge_exactly(answer, accepted)
+        case "math-verify":
+            refused = any(is_refused(normalise(text)) for text in (answer, *accepted.answers))
+            right = False if refused else None
+    return None if right is None else Verdict.RIGHT if right else Verdict.WRONG
 
 
 class CachedGrader:
@@ -145,11 +112,13 @@ class CachedGrader:
         grade_hard: Callable[[list[GradingRequest]], Awaitable[list[Verdict]]],
         *,
         max_characters: int = MAX_CHARACTERS,
+        policy: Policy = "rlsys",
         capacity: int = 65536,
     ) -> None:
         """`grade_hard` grades like a GradingActor; the newest `capacity` verdicts are kept."""
         self._grade_hard = grade_hard
         self._max_characters = max_characters
+        self._policy: Policy = policy
         self._capacity = capacity
         self._known: OrderedDict[tuple[str, str], Verdict] = OrderedDict()
 
@@ -159,7 +128,12 @@ class CachedGrader:
         asked: dict[tuple[str, str], list[int]] = {}
         for index, request in enumerate(requests):
             answer = extract_answer(request.response)
-            verdict = decide(answer, request.gold, max_characters=self._max_characters)
+            verdict = decide(
+                answer,
+                request.gold,
+                max_characters=self._max_characters,
+                policy=self._policy,
+            )
             if verdict is None:
                 assert answer is not None  # None is decided
                 verdict = self._known.get((answer, request.gold))
@@ -188,7 +162,7 @@ _SELF_TEST = (
     (r"\boxed{x+1}", "1+x", True),
     (r"\boxed{12\text{ cm}}", "12", True),
     (r"\boxed{2 \sqrt{3}}", r"\sqrt{12}", True),
-    (r"\boxed{1} or \boxed{\{2, 1\}}", r"\{1,2\}", True),
+    (r"first \boxed{1}, now \boxed{\{2, 1\}}", r"\{1,2\}", True),
     (r"\boxed{\frac{1}{7}}", r"\frac{1}{2}", False),
     (r"\boxed{(1, 2]}", "[1,2]", False),
     (r"\boxed{9**9**9}", "5", False),

@@ -1,4 +1,4 @@
-"""The handle of one killable grading process: a hard wall-clock limit around math-verify.
+"""The handle of one killable grading process: a hard wall-clock limit around computer algebra.
 
 A plain subprocess rather than multiprocessing: no `__main__` is imported again, no pickle, and it
 works in any thread, in a Ray actor and in a daemonic process.
@@ -16,9 +16,12 @@ from contextlib import suppress
 
 from rlsys.errors import RlsysError
 from rlsys.grading import worker
+from rlsys.grading.golds import read_gold
 from rlsys.types import Verdict
 
 START_DEADLINE_S = 120.0
+START_ATTEMPTS = 3
+COMPARISON_ATTEMPTS = 2
 MEMORY_MIB = 1024
 
 _VERDICTS = {
@@ -57,23 +60,33 @@ class GradingProcess:
         self._ready = False
         self._finalizer = weakref.finalize(self, _end, self._process)
 
-    def compare(self, answer: str, gold: str) -> Verdict:
-        """Compare two answers; INVALID on an error, a crash or after `timeout_s` seconds.
+    def compare(self, answer: str, gold: str, policy: str = "rlsys") -> Verdict:
+        """Compare two answers; INVALID on an error inside or after `timeout_s` seconds.
+
+        A process that dies or reaches its memory limit says nothing about the answer: the
+        comparison is repeated once, in a fresh process. A second death is INVALID.
 
         Raises RlsysError if the process cannot be started, which no text can cause.
         """
-        process = self._running()
-        assert process.stdin is not None
-        with suppress(BrokenPipeError):  # the read below finds the process dead
-            process.stdin.write(json.dumps([answer, gold]).encode() + b"\n")
-            process.stdin.flush()
-        reply = _read_byte(process, self.timeout_s)
-        if reply in _VERDICTS:
-            return _VERDICTS[reply]
-        self.timeouts += reply is None
-        self.restarts += 1
-        self.close()
-        self.start()  # ready by the time of the next comparison
+        accepted = read_gold(gold)
+        tolerance = None if accepted.tolerance is None else str(accepted.tolerance)
+        return self._reply([policy, answer, accepted.answers, tolerance])
+
+    def reads(self, gold: str) -> bool:
+        """Tell whether math-verify's grammar makes something of a gold text."""
+        return self._reply([worker.READS, gold, [], None]) is Verdict.RIGHT
+
+    def _reply(self, question: list[object]) -> Verdict:
+        for _ in range(COMPARISON_ATTEMPTS):
+            reply = self._ask(question)
+            if reply in _VERDICTS:
+                return _VERDICTS[reply]
+            self.restarts += 1
+            self.close()
+            self.start()  # ready by the time of the next comparison
+            if reply is None:
+                self.timeouts += 1
+                break
         return Verdict.INVALID
 
     def close(self) -> None:
@@ -82,26 +95,40 @@ class GradingProcess:
             self._finalizer()
         self._process = None
 
+    def _ask(self, question: list[object]) -> bytes | None:
+        process = self._running()
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):  # the read below finds the process dead
+            process.stdin.write(json.dumps(question).encode() + b"\n")
+            process.stdin.flush()
+        return _read_byte(process, self.timeout_s)
+
     def _running(self) -> subprocess.Popen[bytes]:
+        """Return a process that is ready. One that dies while it starts is started again."""
         if self._process is not None and self._process.poll() is not None and self._ready:
             self.restarts += 1  # killed from outside while idle
             self.close()
-        if self._process is None:
-            self.start()
-        process = self._process
-        assert process is not None
-        if not self._ready:
+        for _ in range(START_ATTEMPTS):
+            if self._process is None:
+                self.start()
+            process = self._process
+            assert process is not None
+            if self._ready:
+                return process
             first = _read_byte(process, START_DEADLINE_S)
-            if first != worker.READY:
-                self.close()
-                command = f"{sys.executable} -m {worker.__name__} 5 {self.memory_mib}"
-                late = f"did not start within {START_DEADLINE_S:.0f} s"
-                raise RlsysError(
-                    f"the grading process {late if first is None else 'ended while it started'}; "
-                    f"run `{command}` to see why"
-                )
-            self._ready = True
-        return process
+            if first == worker.READY:
+                self._ready = True
+                return process
+            self.restarts += 1
+            self.close()
+            if first is None:
+                break
+        command = f"{sys.executable} -m {worker.__name__} 5 {self.memory_mib}"
+        late = f"did not start within {START_DEADLINE_S:.0f} s"
+        died = f"ended {START_ATTEMPTS} times while it started"
+        raise RlsysError(
+            f"the grading process {late if first is None else died}; run `{command}` to see why"
+        )
 
 
 def _read_byte(process: subprocess.Popen[bytes], limit_s: float) -> bytes | None:

@@ -1,9 +1,10 @@
-"""The program inside a killable grading process: compares two answers with math-verify, for ever.
+"""The program inside a killable grading process: compares two answers, for ever.
 
 Run as `python -m rlsys.grading.worker TIMEOUT_S MEMORY_MIB` by rlsys.grading.process.
-It reads one JSON line `[answer, gold]` per comparison and writes one byte: b"0" wrong, b"1" right,
-b"2" invalid; b"r" once it is ready. End of input ends it. Text goes through a LaTeX grammar only,
-never through eval; what the grammar makes of it may still run for ever, hence the process.
+It reads one JSON line `[policy, answer, golds, tolerance]` per comparison and writes one byte:
+b"0" wrong, b"1" right, b"2" invalid, b"m" out of memory; b"r" once it is ready. End of input ends
+it. Text goes through a LaTeX grammar only, never through eval. What the grammar makes of a text may
+still run for ever, hence the process.
 """
 
 from __future__ import annotations
@@ -14,37 +15,47 @@ import os
 import resource
 import signal
 import sys
-from functools import lru_cache
-from typing import Any
+from fractions import Fraction
+
+from rlsys.grading.algebra import equal, is_read, plain_equal
+from rlsys.grading.policy import Gold, judge
 
 READY = b"r"
-WRONG, RIGHT, INVALID = b"0", b"1", b"2"
+READS = "reads"
+"""In place of a policy, asks whether the grammar reads the answer."""
+WRONG, RIGHT, INVALID, OUT_OF_MEMORY = b"0", b"1", b"2", b"m"
+
+_FULL = 0.9
+"""Share of the memory limit from which a verdict is not trusted: libraries hide a MemoryError."""
 
 
-@lru_cache(maxsize=4096)
-def _parse(text: str) -> list[Any]:
-    from math_verify import LatexExtractionConfig, parse
-
-    # No plain-expression extraction: it would pick a number out of text that is not an answer.
-    expressions: list[Any] = parse(
-        f"\\boxed{{{text}}}",
-        [LatexExtractionConfig()],
-        fallback_mode="no_fallback",
-        parsing_timeout=None,
-        raise_on_error=True,
-    )
-    return expressions
-
-
-def compare(answer: str, gold: str) -> bytes:
-    """Return RIGHT or WRONG, or INVALID if math-verify raised."""
-    from math_verify import verify
-
+def compare(policy: str, answer: str, golds: list[str], tolerance: str | None = None) -> bytes:
+    """Return RIGHT or WRONG, INVALID if a library raised, or OUT_OF_MEMORY."""
+    gold = Gold(tuple(golds), None if tolerance is None else Fraction(tolerance))
     try:
-        equal = verify(_parse(gold), _parse(answer), timeout_seconds=None, raise_on_error=True)
+        return RIGHT if _compare(policy, answer, gold) else WRONG
+    except MemoryError:
+        return OUT_OF_MEMORY
     except Exception:
         return INVALID
-    return RIGHT if equal else WRONG
+
+
+def _compare(policy: str, answer: str, gold: Gold) -> bool:
+    match policy:
+        case "math-verify":
+            return any(plain_equal(answer, text) for text in gold.answers)
+        case _ if policy == READS:
+            return is_read(answer)
+    return judge(answer, gold, equal) is True
+
+
+def _peak_mib() -> float:
+    """Most address space that this process ever had."""
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith("VmPeak"):
+                return int(line.split()[1]) / 1024
+    return 0.0
 
 
 def serve(timeout_s: float, memory_mib: int) -> None:
@@ -56,16 +67,17 @@ def serve(timeout_s: float, memory_mib: int) -> None:
     verdicts = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # a library that prints must not look like a verdict
     logging.disable(logging.CRITICAL)
-    compare("x+1", "1+x")  # imports everything and warms the grammar
+    for policy in ("rlsys", "math-verify"):
+        compare(policy, "x+1", ["1+x"])  # imports everything and warms the grammar
     resource.setrlimit(resource.RLIMIT_AS, (memory_mib << 20, memory_mib << 20))
     verdicts.write(READY)
     for line in sys.stdin:
-        answer, gold = json.loads(line)
+        question = json.loads(line)
         # If the parent was killed nobody will kill us: the kernel does, without any handler.
         signal.setitimer(signal.ITIMER_REAL, timeout_s + 1.0)
-        verdict = compare(answer, gold)
+        verdict = compare(*question)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        verdicts.write(verdict)
+        verdicts.write(OUT_OF_MEMORY if _peak_mib() > _FULL * memory_mib else verdict)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,9 @@ def _runner(
     light = {"num_cpus": SERVICE_CPUS, "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}}}
     grader = ray.remote(GradingActor).options(**light)
     graders = [grader.remote(config.grading) for _ in range(config.grading.actors)]
-    grading = GradingPool(graders, max_characters=config.grading.max_characters)
+    grading = GradingPool(
+        graders, max_characters=config.grading.max_characters, policy=config.grading.policy
+    )
     environment = ray.remote(EnvironmentActor).options(**light)
     model = None
     if reflection is not None and inputs.reflection_length is not None:

@@ -280,7 +280,9 @@ async def _policy(place: Workspace) -> AsyncIterator[Policy]:
     config = place.config
     actor = ray.remote(GradingActor).options(num_cpus=SERVICE_CPUS)
     graders = [actor.remote(config.grading) for _ in range(config.grading.actors)]
-    grading = GradingPool(graders, max_characters=config.grading.max_characters)
+    grading = GradingPool(
+        graders, max_characters=config.grading.max_characters, policy=config.grading.policy
+    )
     async with frozen_engines(
         config.policy, config.generation, place.longest_sequence, config.seed
     ) as engines:

@@ -118,6 +118,7 @@ def test_model_text_is_never_evaluated(tmp_path) -> None:
 def test_too_long_is_invalid_not_wrong() -> None:
     assert decide("1" * 11, "5", max_characters=10) is Verdict.INVALID
     assert decide("1" * 10, "5", max_characters=10) is Verdict.WRONG
+    assert decide("1" * 11, "5", max_characters=10, policy="math-verify") is Verdict.INVALID
 
 
 def test_works_off_the_main_thread() -> None:
@@ -157,6 +158,29 @@ def test_integers_are_compared_exactly(value: int, offset: int) -> None:
 @given(st.text(), st.text(min_size=1))
 def test_deciding_never_raises(answer: str, gold: str) -> None:
     decide(answer, gold)
+
+
+def test_repeated_fragments_are_decided_soon() -> None:
+    fragments = (
+        "%",
+        "°",
+        " ",
+        "~",
+        r"\text{a}",
+        "(1)",
+        "1,",
+        r"\pm ",
+        "1=",
+        "x<",
+        "1 and ",
+        "[",
+        "**",
+    )
+    for fragment in fragments:
+        for gold in ("5", "x+1", "(1,2)", r"90^\circ"):
+            start = time.monotonic()
+            decide("1" + (fragment * 1000)[:1010] + ";x", gold)
+            assert time.monotonic() - start < 1.0, fragment
 
 
 def test_easy_answers_are_fast() -> None:

@@ -6,14 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlsys.grading.answers import (
-    as_number,
-    clean_gold,
-    extract_answer,
-    is_refused,
-    is_unfinished,
-    normalise,
-)
+from rlsys.grading.answers import clean_gold, extract_answer
+from rlsys.grading.exact import as_number
+from rlsys.grading.refusals import is_refused, is_unfinished
+from rlsys.grading.spelling import normalise
 
 
 @pytest.mark.parametrize(
@@ -37,11 +33,30 @@ from rlsys.grading.answers import (
         (r"<think>\boxed{1}</think>2", None),
         # The first paragraph under the header, up to its blank line.
         ("</think>\n\n**Final Answer**\n\\boxed{1}", "1"),
-        ("**Final Answer**\n\\boxed{1} or \\boxed{2}\n\nno: \\boxed{3}", "2"),
+        ("**Final Answer**\n\\boxed{1} then \\boxed{2}\n\nno: \\boxed{3}", "2"),
         ("**Final Answer**\n\\boxed{1}\n\n**Final Answer**\n\\boxed{2}", "1"),
         ("so \\boxed{1}\n\n**Final Answer**\nseven", None),
-        ("**Final Answer**\n\n\\boxed{1}", None),
-        ("**Final Answer**\n \t\n\\boxed{1}", None),
+        # The paragraph of the first box, wherever it begins.
+        ("**Final Answer**\n\n\\boxed{1}", "1"),
+        ("**Final Answer**\n \t\n\\boxed{1}\n\n\\boxed{2}", "1"),
+        ("**Final Answer**\n$$\n\n\\boxed{4}\n$$\n\ncheck: \\boxed{5}", "4"),
+        ("**Final Answer**\n\nSo it is\n\n\\boxed{8}", "8"),
+        ("**Final Answer**\n\n", None),
+        ("**Final Answer:** \\boxed{6}\n\nPerhaps \\boxed{7}", "6"),
+        ("### Final Answer\n\\boxed{6}\n\nPerhaps \\boxed{7}", "6"),
+        # The model repeats the header, or the header and the box, that the environment opened.
+        ("**Final Answer**\n\n\n**Final Answer**\n\\boxed{5}", "5"),
+        ("**Final Answer**\n\\boxed{**Final Answer**\n\n\\boxed{5}", "5"),
+        ("**Final Answer**\n\\boxed{9}", "9"),
+        ("**Final Answer**\n\\boxed{9", None),
+        # Several boxes that are the values of one answer.
+        (r"either \boxed{4} or \boxed{7}", "4, 7"),
+        (r"$x = \boxed{4}$ and $y = \boxed{7}$.", "4, 7"),
+        (r"\boxed{1}, \boxed{2}, and \boxed{3}", "1, 2, 3"),
+        (r"\boxed{4} and \boxed{4}", "4"),
+        (r"not \boxed{4}, but rather \boxed{7}", "7"),
+        (r"\boxed{4} \boxed{}", ""),
+        (r"\boxed{4} or \boxed{", None),
         # A header that is no line of its own is text.
         (r"**Final Answer**: \boxed{3}", "3"),
         ("well **Final Answer**\n\\boxed{3}\n\n\\boxed{4}", "4"),
@@ -79,6 +94,8 @@ def test_extraction_returns_what_was_boxed(before: str, content: str) -> None:
         ("####", ""),
         (r"\boxed{}", ""),
         ("  ", ""),
+        (r"= \boxed{7.5e2} \mathrm{~K}$", "7.5e2"),
+        ("$12$solution: as above", "12"),
     ],
 )
 def test_clean_gold(text: str, gold: str) -> None:
@@ -116,17 +133,46 @@ def test_normalise(text: str, normal: str) -> None:
         (r"-\frac{1}{2}", Fraction(-1, 2)),
         (r"\frac{-1}{2}", Fraction(-1, 2)),
         (r"\frac12", Fraction(1, 2)),
+        (r"3\frac{1}{4}", Fraction(13, 4)),
+        ("-3 1/4", Fraction(-13, 4)),
+        ("45 000.5", Fraction(90001, 2)),
+        ("6.2e-3", Fraction(62, 10_000)),
+        (r"6.2 \times 10^{-3}", Fraction(62, 10_000)),
+        (r"-7\cdot10^4", Fraction(-70_000)),
+        ("10^{-5}", Fraction(1, 100_000)),
+        ("\N{FULLWIDTH DIGIT FOUR}\N{FULLWIDTH DIGIT TWO}", Fraction(42)),
+        ("40\\%", Fraction(40)),
     ],
 )
 def test_numbers(text: str, value: Fraction) -> None:
-    number = as_number(text)
+    number = as_number(normalise(text))
     assert number is not None
     assert number.value == value
 
 
-@pytest.mark.parametrize("text", ["", ".", "-", "12,34", "1 2", "1/0", "1e5", "x", "4" * 5000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ".",
+        "-",
+        "12,34",
+        "1 2",
+        "1, 234",
+        "(1,234)",
+        "1/0",
+        "18e",
+        "2e^3",
+        "x",
+        "4" * 5000,
+        r"2\frac{5}{4}",
+        "--1",
+        "9e99999",
+        "1.2.3",
+    ],
+)
 def test_not_numbers(text: str) -> None:
-    assert as_number(text) is None
+    assert as_number(normalise(text)) is None
 
 
 @pytest.mark.parametrize("text", ["3+8-2", r"3 \cdot 4", "x=3+4", r"\frac{1+2}{3}", "(3)*(4)"])

@@ -4,9 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import pytest
+
+from rlsys.errors import RlsysError
 from rlsys.grading import worker
 from rlsys.grading.process import GradingProcess
 from rlsys.types import Verdict
@@ -33,6 +37,55 @@ def test_death_while_idle_is_repaired() -> None:
     assert process.compare("x+1", "1+x") is Verdict.RIGHT
     assert (process.timeouts, process.restarts) == (0, 1)
     process.close()
+
+
+def test_death_during_a_comparison_costs_no_verdict() -> None:
+    process = GradingProcess(timeout_s=5.0)
+    process.start()
+    first = process.pid
+    assert first is not None
+    assert process.compare("x+1", "1+x") is Verdict.RIGHT
+    # Stopped, it takes the question and cannot answer before it is killed.
+    os.kill(first, signal.SIGSTOP)
+    threading.Timer(0.3, os.kill, (first, signal.SIGKILL)).start()
+    assert process.compare("x+2", "2+x") is Verdict.RIGHT
+    assert process.pid != first
+    assert (process.timeouts, process.restarts) == (0, 1)
+    process.close()
+
+
+def test_death_while_starting_is_tried_again_with_a_bound(monkeypatch) -> None:
+    process = GradingProcess(timeout_s=5.0)
+    process.start()
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.compare("x+1", "1+x") is Verdict.RIGHT
+    assert process.restarts == 1
+    process.close()
+
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(RlsysError, match="ended 3 times while it started"):
+        process.compare("x+1", "1+x")
+
+
+def test_a_process_at_its_memory_limit_is_replaced() -> None:
+    process = GradingProcess(timeout_s=20.0, memory_mib=100)
+    assert process.compare("x+1", "1+x") is Verdict.RIGHT
+    assert process.compare(r"\prod_{k=1}^{2000} (k!)", "5x") is Verdict.INVALID
+    assert (process.timeouts, process.restarts) == (0, 2)  # it was tried again once
+    assert [process.compare("x+1", "1+x") for _ in range(3)] == [Verdict.RIGHT] * 3
+    process.close()
+
+
+def test_out_of_memory_is_repeated_in_a_fresh_process(monkeypatch) -> None:
+    """The first process says that it is full, the second one answers."""
+    process = GradingProcess(timeout_s=5.0)
+    replies = iter([worker.OUT_OF_MEMORY, worker.RIGHT, worker.OUT_OF_MEMORY, worker.OUT_OF_MEMORY])
+    monkeypatch.setattr(process, "_ask", lambda question: next(replies))
+    monkeypatch.setattr(process, "start", lambda: None)
+    assert process.compare("x", "x") is Verdict.RIGHT
+    assert process.compare("x", "x") is Verdict.INVALID
+    assert (process.timeouts, process.restarts) == (0, 3)
 
 
 def test_memory_is_limited_by_the_kernel() -> None:
@@ -75,7 +128,7 @@ def _is_running(pid: int) -> bool:
 def test_the_worker_imports_no_heavy_library() -> None:
     script = (
         "import sys, rlsys.grading.worker as worker\n"
-        "assert worker.compare('x+1', '1+x') == worker.RIGHT\n"
+        "assert worker.compare('rlsys', 'x+1', ['1+x']) == worker.RIGHT\n"
         "print(sorted({'torch', 'ray', 'transformers', 'pydantic'} & set(sys.modules)))"
     )
     done = subprocess.run(
@@ -89,7 +142,7 @@ def test_an_error_inside_is_invalid(monkeypatch) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr("math_verify.verify", fail)
-    assert worker.compare("x", "y") == worker.INVALID
+    assert worker.compare("math-verify", "x", ["y"]) == worker.INVALID
 
 
 def test_a_parent_that_left_before_the_worker_was_ready_prints_nothing() -> None:

@@ -14,7 +14,9 @@ import numpy as np
 from rlsys.config.economics import ArithmeticCorpus, DatasetsCorpus, Table
 from rlsys.data.arithmetic import arithmetic_problem, draw_texts
 from rlsys.errors import DataError
-from rlsys.grading.answers import clean_gold, extract_answer, is_refused, normalise
+from rlsys.grading.answers import clean_gold, extract_answer
+from rlsys.grading.refusals import is_refused
+from rlsys.grading.spelling import normalise
 
 _log = logging.getLogger(__name__)
 
