@@ -154,6 +154,25 @@ def token_scale(
             return 1.0 / (episodes * episode_tokens)
 
 
+ADVANTAGE_EPSILON = 1e-8
+"""Added to the mean square: a step without any signal must not scale up rounding errors."""
+
+
+def advantage_scale(square_sum: float, episodes: float) -> float:
+    """Return the factor on all advantages of a training step that makes their mean square 1.
+
+    This is batch normalisation (REINFORCE++, arXiv 2501.03262; DLER, arXiv 2510.15110) without its
+    subtraction of the batch mean. Where a method removes the mean of each group, the mean over
+    episodes is 0 already. And a shift would give groups without a signal, whose advantages are all
+    0, an advantage.
+
+    Args:
+        square_sum: sum over episodes of the mean squared advantage of the episode's trained tokens.
+        episodes: episodes with a trained token.
+    """
+    return float((square_sum / max(episodes, 1.0) + ADVANTAGE_EPSILON) ** -0.5)
+
+
 def merge_metrics(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Join the metric sums of two parts of a mini-batch, which must have the same names."""
     return {

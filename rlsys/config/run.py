@@ -139,9 +139,16 @@ class RunConfig(Section):
 
     @property
     def resolved_loss(self) -> LossConfig:
-        """loss, with its `constant` filled in."""
-        constant = self.loss.constant or self.environment.longest_episode
-        return self.loss.model_copy(update={"constant": constant})
+        """loss, with its `constant` and `normalise_advantages` filled in."""
+        normalise = self.loss.normalise_advantages
+        if normalise is None:
+            normalise = self.algorithm.normalised_over_batch
+        return self.loss.model_copy(
+            update={
+                "constant": self.loss.constant or self.environment.longest_episode,
+                "normalise_advantages": normalise,
+            }
+        )
 
     @property
     def canary_tolerance(self) -> float:
