@@ -192,8 +192,15 @@ Algorithm = Annotated[
 class LossConfig(Section):
     """The clipped surrogate and what is added to it."""
 
+    surrogate: Literal["ppo", "gspo", "cispo"] = "ppo"
+    """`ppo` clips the ratio of each token, `gspo` the ratio of the whole response (arXiv
+    2507.18071, where clip_low is 3e-4 and clip_high 4e-4), `cispo` clips the ratio as a constant
+    weight, so that every token keeps a gradient (arXiv 2506.13585, where clip_low is 1)."""
     clip_low: Fraction = 0.2
     clip_high: PositiveFloat = 0.2
+    dual_clip: Annotated[float, Field(gt=1)] | None = None
+    """Largest ratio that counts where the advantage is negative (arXiv 1912.09729, where it is 3).
+    None sets no limit."""
     aggregation: Literal["constant", "token_mean", "sequence_mean"] = "constant"
     """Divide by episodes x `constant`, by trained tokens, or by each episode's own tokens."""
     constant: PositiveInt | None = None
@@ -202,7 +209,19 @@ class LossConfig(Section):
     """Divide the advantages of a training step by their root mean square over all its episodes,
     each episode counting once. None takes what the method asks for: true for `dler`, else false."""
     kl_coefficient: NonNegativeFloat = 0.0
-    """k3 estimate of the KL divergence to the frozen starting policy."""
+    """Factor on the KL divergence to the frozen starting policy, as `kl_estimator` estimates it."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """`k3` is never negative, `k2` is half the squared log ratio. The mean gradient of `k1`, the
+    plain log ratio, is 0: it only adds noise, and is here for comparisons."""
     entropy_coefficient: NonNegativeFloat = 0.0
     importance_cap: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 2.0
     """Truncation of the importance weight between engine and learner (TIS); .inf truncates none."""
+
+    @model_validator(mode="after")
+    def _clips_something(self) -> LossConfig:
+        if self.dual_clip is not None and self.surrogate != "ppo":
+            raise ValueError(
+                f"loss.dual_clip {self.dual_clip} needs loss.surrogate 'ppo', and it is "
+                f"{self.surrogate!r}; leave dual_clip out"
+            )
+        return self

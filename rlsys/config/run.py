@@ -125,6 +125,12 @@ class RunConfig(Section):
                 f"{environment.type!r}; use {' or '.join(map(repr, environment.methods))}"
             )
         algorithm.check(environment, self.batch.group_size)
+        if self.loss.surrogate == "gspo" and environment.scores_per_episode != 1:
+            raise ValueError(
+                f"loss.surrogate 'gspo' needs episodes that are one response, and an episode of "
+                f"environment.type {environment.type!r} has up to "
+                f"{environment.scores_per_episode} scores; use 'ppo' or 'cispo'"
+            )
         return self
 
     @property

@@ -58,6 +58,15 @@ def test_one_thought_is_a_group_for_sgrpo_alone(tmp_path: Path) -> None:
             ["environment.type=economics", "algorithm.method=sgrpo"],
             ("'sgrpo' does not fit environment.type 'economics'", "use 'turn_grpo'"),
         ),
+        (
+            ["loss.surrogate=gspo"],
+            ("'gspo' needs episodes that are one response", "16 scores", "'ppo' or 'cispo'"),
+        ),
+        (
+            ["loss.surrogate=cispo", "loss.dual_clip=3"],
+            ("loss.dual_clip 3.0 needs loss.surrogate 'ppo'", "'cispo'"),
+        ),
+        (["loss.dual_clip=1"], ("loss.dual_clip is 1", "greater than 1")),
     ],
 )
 def test_methods_that_do_not_fit(tmp_path: Path, words: list[str], parts: tuple[str, ...]) -> None:
