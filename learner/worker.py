@@ -150,8 +150,8 @@ class LearnerWorker:
         """Return the factor on all advantages of the batch, the same on every rank."""
         if not self._spec.loss.normalise_advantages:
             return 1.0
-        # Environment actors see single groups and the driver sees no advantage. The ranks together
-        # hold every sample of the batch exactly once.
+        # Environment actors hold single groups, and the driver holds no advantages. The ranks
+        # together hold every sample of the batch exactly once.
         sums = torch.tensor(
             advantage_squares(plan, groups), dtype=torch.float64, device=self._device
         )

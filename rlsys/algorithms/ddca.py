@@ -1,7 +1,7 @@
 """Dynamic decoupled conditional advantage: being short pays only among right answers.
 
-Source: DDCA, arXiv 2602.02099, Eq. 12 and 13, and the advantage computation that its authors
-released (github.com/alphadl/DDCA). All standard deviations are those of the population (divisor
+Source: DDCA, arXiv 2602.02099, and the advantage computation that its authors released
+(github.com/alphadl/DDCA). All standard deviations are those of the population (divisor
 n). Accuracy and length are normalised apart: wrong answers neither earn by being short nor move
 the mean that the lengths of right answers are compared with.
 

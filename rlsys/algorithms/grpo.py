@@ -1,7 +1,7 @@
 """Group-relative policy optimisation: a reward against the mean of its group.
 
 Sources: DeepSeekMath, arXiv 2402.03300, Section 4.1 (scale `std`); Dr. GRPO, arXiv 2503.20783,
-Section 3.2 (scale `none`); RLOO, arXiv 2402.14740, Eq. 8 (scale `leave_one_out`).
+Section 3.2 (scale `none`); RLOO, arXiv 2402.14740 (scale `leave_one_out`).
 """
 
 from __future__ import annotations

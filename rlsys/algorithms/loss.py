@@ -87,9 +87,9 @@ def surrogate(
         ppo     min(r A, clip(r) A)      PPO, arXiv 1707.06347, Eq. 7, with its own bound on each
                                          side (DAPO, arXiv 2503.14476, Eq. 10)
         gspo    the same, r being the ratio of the response (`sequence_ratio`)
-        cispo   stop_gradient(clip(r)) A log-prob      MiniMax-M1, arXiv 2506.13585, Eq. 4
+        cispo   stop_gradient(clip(r)) A log-prob      MiniMax-M1, arXiv 2506.13585
 
-    `dual_clip` c makes it max(ppo, c A) where A is negative (arXiv 1912.09729, Eq. 5): a token that
+    `dual_clip` c makes it max(ppo, c A) where A is negative (arXiv 1912.09729): a token that
     became much more likely although it was bad cannot dominate the gradient.
     """
     clipped_T = ratio_T.clamp(1.0 - config.clip_low, 1.0 + config.clip_high)
@@ -107,9 +107,10 @@ def sequence_ratio(
 ) -> Tensor:
     """Return the geometric mean of the token ratios of a response, on each of its tokens, [T].
 
-    GSPO, arXiv 2507.18071, Eq. 7, in the form of its Eq. 14: the value is the response's, and the
-    gradient of a token flows through the token's own log-prob. Summed over the tokens of a response
-    that share an advantage, that is the gradient of Eq. 7 times their number.
+    GSPO, arXiv 2507.18071, in the form that the paper calls GSPO-token: the value is the
+    response's, and the gradient of a token flows through the token's own log-prob. Summed over the
+    tokens of a response that share an advantage, that is the gradient of the response's ratio times
+    their number.
 
     Args:
         logprobs_T: log-probs under the weights being trained.

@@ -1,6 +1,6 @@
 """Serial-group policy optimisation: the exits of one thought are compared with each other.
 
-Source: S-GRPO, arXiv 2505.07686, Section 3. A group is *serial*: one thought, cut at m places (the
+Source: S-GRPO, arXiv 2505.07686. A group is *serial*: one thought, cut at m places (the
 exits), and one answer at each of them. A right answer earns half as much as the right answer before
 it, so the earliest exit that is right earns the most. Other thoughts play no part.
 

@@ -112,7 +112,7 @@ class DdcaConfig(SingleScoreConfig):
 class DlerConfig(SingleScoreConfig):
     """GRPO in which a response that is too long earns nothing (arXiv 2510.15110).
 
-    The published recipe also sets `loss.clip_high: 0.28`.
+    The paper also raises the upper clip, for instance with `loss.clip_high: 0.28`.
     """
 
     normalised_over_batch = True
