@@ -5,8 +5,8 @@ Source: DLER, arXiv 2510.15110. Its advantage of a response is
     A = r * 1[length <= L],  minus the mean of its group,  standardised over the batch
 
 The first two parts need one group; this file has them. The last part needs all groups of a training
-step, and an environment actor has one group at a time. So the learner's ranks do it (`loss.normalise_advantages`,
-rlsys.algorithms.loss.advantage_scale).
+step, and an environment actor has one group at a time. So the learner's ranks do it
+(`loss.normalise_advantages`, rlsys.algorithms.loss.advantage_scale).
 
 Shapes: G episodes of one problem.
 """

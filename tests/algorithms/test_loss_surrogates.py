@@ -73,7 +73,7 @@ def test_published_case_of_gspo():
 
 
 def test_gspo_has_the_gradient_of_the_ratio_of_the_response():
-    """With one advantage, its tokens together have the gradient of that ratio times their number."""
+    """With one advantage, its tokens together have that gradient, times their number."""
     logprobs = double([-0.9, -1.1, -1.05]).requires_grad_()
     old = double([-1.0, -1.0, -1.0])
     ratio_T = sequence_ratio(logprobs, old, torch.ones(3, dtype=torch.bool), torch.zeros(3))
