@@ -56,15 +56,42 @@ def micro_batches(
     *,
     micro_batch_rows: int,
     device: torch.device,
+    advantage_scale: float = 1.0,
 ) -> list[list[MicroBatch]]:
-    """Return the micro-batches of every optimizer step of `plan`, in order."""
+    """Return the micro-batches of every optimizer step of `plan`, in order.
+
+    All advantages are multiplied by `advantage_scale`.
+    """
     return [
         [
             _to_device(_pack(rows, plan.row_tokens, device), device)
-            for rows in _divide(_trees(step, groups, loss), micro_batch_rows)
+            for rows in _divide(_trees(step, groups, loss, advantage_scale), micro_batch_rows)
         ]
         for step in plan.steps
     ]
+
+
+def advantage_squares(plan: RankPlan, groups: Sequence[Sequence[Sample]]) -> tuple[float, int]:
+    """Return this rank's part of the sums of rlsys.algorithms.loss.advantage_scale.
+
+    That is: the mean squared advantage of an episode's trained tokens, summed over the episodes of
+    the rank that have any, and how many these are. A token that stands for several rows counts as
+    often.
+    """
+    samples = [groups[g][s] for step in plan.steps for row in step.rows for g, s in row]
+    means = [_mean_square(sample) for sample in samples if sample.num_trained]
+    return sum(means), len(means)
+
+
+def _mean_square(sample: Sample) -> float:
+    """Mean squared advantage of the trained tokens, of which there is at least one."""
+    rows = sample.rows or (None,) * len(sample.segments)
+    total = 0.0
+    for advantages, copies in zip(sample.advantages, rows, strict=True):
+        if advantages is not None:
+            squares = np.square(advantages.astype(np.float64))
+            total += float(np.sum(squares if copies is None else squares * copies))
+    return total / sample.num_trained
 
 
 def sequence_batches(
@@ -82,7 +109,10 @@ def sequence_batches(
 
 
 def _trees(
-    step: OptimizerStep, groups: Sequence[Sequence[Sample]], loss: LossConfig
+    step: OptimizerStep,
+    groups: Sequence[Sequence[Sample]],
+    loss: LossConfig,
+    advantage_scale: float,
 ) -> list[list[PackedTree]]:
     """Flatten the samples of every row, with the normaliser of the loss inside the weights.
 
@@ -99,7 +129,11 @@ def _trees(
             trained_tokens=step.trained_tokens,
             episode_tokens=max(sample.num_trained, 1),  # one without trained tokens adds nothing
         )
-        return dataclasses.replace(flat, weights=flat.weights * np.float32(scale))
+        return dataclasses.replace(
+            flat,
+            weights=flat.weights * np.float32(scale),
+            advantages=flat.advantages * np.float32(advantage_scale),
+        )
 
     return [[tree(groups[g][s]) for g, s in row] for row in step.rows]
 

@@ -80,6 +80,7 @@ class Objective:
             weights_T=micro.weights_RT.flatten(),
             reference_logprobs_T=None if reference_RT is None else reference_RT.flatten(),
             entropy_T=entropy_RT.flatten(),
+            sequences_T=micro.trees_RT.flatten(),
         )
         return policy_loss(inputs, self._spec.loss)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from learner.batch import MicroBatch, micro_batches, sequence_batches
+from learner.batch import MicroBatch, advantage_squares, micro_batches, sequence_batches
 from learner.checkpoint import export_model, load_checkpoint, save_checkpoint
 from learner.engine import build_engine, join, update
 from learner.logprobs import PolicyModel, load_policy
@@ -26,7 +26,7 @@ from learner.plan import RankPlan
 from learner.schedule import learning_rate
 from learner.spec import LearnerSpec
 from learner.sync import SyncSpec, WeightSender
-from rlsys.algorithms.loss import merge_metrics
+from rlsys.algorithms.loss import advantage_scale, merge_metrics
 from rlsys.config import LoraConfig
 from rlsys.errors import TrainingError
 from rlsys.types import Floats, Sample, Tokens
@@ -103,7 +103,8 @@ class LearnerWorker:
             loss (mean over optimizer steps), grad_norm (before clipping, mean), learning_rate (of
             the last one), skipped (optimizer steps whose loss or gradient was not finite; they
             enter no metric of the loss), tokens_packed, padding_share, tokens_per_s (packed tokens
-            of all ranks), tokens_trained, seconds_* of the parts (the slowest rank's), and what
+            of all ranks), tokens_trained, seconds_* of the parts (the slowest rank's),
+            advantage_scale (where advantages are normalised), and what
             rlsys.algorithms.loss.summarise makes of the loss's sums.
 
         Raises:
@@ -112,12 +113,14 @@ class LearnerWorker:
         started = time.perf_counter()
         self._seconds = {"pack": 0.0, "old_logprobs": 0.0, "gradient": 0.0, "update": 0.0}
         with self._timed("pack"):
+            scale = self._advantage_scale(plan, groups)
             batches = micro_batches(
                 plan,
                 groups,
                 self._spec.loss,
                 micro_batch_rows=self._spec.config.micro_batch_rows,
                 device=self._device,
+                advantage_scale=scale,
             )
         micros = [micro for batch in batches for micro in batch]
         # The ratio compares with the policy before this batch. With a single optimizer step that is
@@ -139,7 +142,21 @@ class LearnerWorker:
             metrics["grad_norm"] = sum(norm for _, norm in applied) / len(applied)
         metrics["learning_rate"] = self.engine.optimizer.param_groups[0]["lr"]
         metrics["skipped"] = float(len(results) - len(applied))
+        if self._spec.loss.normalise_advantages:
+            metrics["advantage_scale"] = scale
         return metrics
+
+    def _advantage_scale(self, plan: RankPlan, groups: Sequence[Sequence[Sample]]) -> float:
+        """Return the factor on all advantages of the batch, the same on every rank."""
+        if not self._spec.loss.normalise_advantages:
+            return 1.0
+        # Environment actors hold single groups, and the driver holds no advantages. The ranks
+        # together hold every sample of the batch exactly once.
+        sums = torch.tensor(
+            advantage_squares(plan, groups), dtype=torch.float64, device=self._device
+        )
+        torch.distributed.all_reduce(sums)
+        return advantage_scale(*sums.tolist())
 
     def _optimizer_step(self, batch: list[MicroBatch]) -> tuple[Sums, float] | None:
         """Train on a mini-batch; return its sums and gradient norm, or None if it was skipped."""

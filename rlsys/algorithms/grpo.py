@@ -1,7 +1,7 @@
 """Group-relative policy optimisation: a reward against the mean of its group.
 
 Sources: DeepSeekMath, arXiv 2402.03300, Section 4.1 (scale `std`); Dr. GRPO, arXiv 2503.20783,
-Section 3.2 (scale `none`).
+Section 3.2 (scale `none`); RLOO, arXiv 2402.14740 (scale `leave_one_out`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ def advantages(rewards: ArrayLike, *, scale: str = "none") -> NDArray[np.float64
 
     `none` subtracts the group's mean; `std` also divides by the group's standard deviation plus
     EPSILON. The deviation is the sample one (divisor G - 1): the group is a sample of the policy's
-    answers to this problem, and the widespread GRPO implementations take it too.
+    answers to this problem, and the widespread GRPO implementations take it too. `leave_one_out`
+    subtracts the mean of the other G - 1 rewards, which is `none` times G / (G - 1).
     Equal rewards give exactly 0.
 
     Raises:
@@ -34,5 +35,7 @@ def advantages(rewards: ArrayLike, *, scale: str = "none") -> NDArray[np.float64
         case "std":
             deviation: float = np.sqrt(np.square(centred_G).sum() / max(len(centred_G) - 1, 1))
             return centred_G / (deviation + EPSILON)
+        case "leave_one_out":
+            return centred_G * (len(centred_G) / max(len(centred_G) - 1, 1))
         case _:
-            raise ValueError(f"scale {scale!r} is unknown; use 'none' or 'std'")
+            raise ValueError(f"scale {scale!r} is unknown; use 'none', 'std' or 'leave_one_out'")

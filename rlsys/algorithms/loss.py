@@ -44,26 +44,29 @@ class LossInputs:
     """Log-probs under the frozen starting policy; needed if kl_coefficient is not 0."""
     entropy_T: Tensor | None = None
     """Entropy of the distribution of each token; needed if entropy_coefficient is not 0."""
+    sequences_T: Tensor | None = None
+    """Number of the token's response within the micro-batch, below T, as int64 or int32; negative
+    for padding. Needed by the surrogate `gspo`."""
 
 
 def policy_loss(inputs: LossInputs, config: LossConfig) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss, a scalar, and its metric sums.
 
-    Per token: the clipped surrogate of PPO (Schulman et al., arXiv 1707.06347, Eq. 7) with its own
-    bound on each side (DAPO, arXiv 2503.14476, Eq. 10), times the truncated importance weight
-    min(exp(old - sampled), cap) between learner and engine, plus the k3 estimate of the KL
-    divergence to the reference (Schulman, "Approximating KL divergence", 2020), minus the entropy
-    bonus.
+    Per token: the clipped surrogate (`surrogate`), times the truncated importance weight
+    min(exp(old - sampled), cap) between learner and engine, plus an estimate of the KL divergence
+    to the reference (Schulman, "Approximating KL divergence", 2020), minus the entropy bonus.
     """
     assert inputs.reference_logprobs_T is not None or config.kl_coefficient == 0
     assert inputs.entropy_T is not None or config.entropy_coefficient == 0
     # Not by the advantage: a trained token may have advantage 0, and still counts in every mean and
     # in the KL and entropy terms.
     trained_T = inputs.weights_T != 0
-    loss_T, metrics = _surrogate(inputs, trained_T, config)
+    loss_T, metrics = _weighted_surrogate(inputs, trained_T, config)
     if inputs.reference_logprobs_T is not None:
-        reference_kl_T = _k3(
-            _clean(trained_T, inputs.logprobs_T), _clean(trained_T, inputs.reference_logprobs_T)
+        reference_kl_T = kl_estimate(
+            _clean(trained_T, inputs.logprobs_T),
+            _clean(trained_T, inputs.reference_logprobs_T),
+            config.kl_estimator,
         )
         metrics["reference_kl_sum"] = _total(trained_T, reference_kl_T)
         loss_T = loss_T + config.kl_coefficient * reference_kl_T
@@ -74,7 +77,74 @@ def policy_loss(inputs: LossInputs, config: LossConfig) -> tuple[Tensor, dict[st
     return (inputs.weights_T * loss_T).sum(), metrics
 
 
-def _surrogate(
+def surrogate(
+    logprobs_T: Tensor, ratio_T: Tensor, advantages_T: Tensor, config: LossConfig
+) -> Tensor:
+    """Return what is maximised per token, [T].
+
+    With r the ratio of new to old policy and A the advantage:
+
+        ppo     min(r A, clip(r) A)      PPO, arXiv 1707.06347, Eq. 7, with its own bound on each
+                                         side (DAPO, arXiv 2503.14476, Eq. 10)
+        gspo    the same, r being the ratio of the response (`sequence_ratio`)
+        cispo   stop_gradient(clip(r)) A log-prob      MiniMax-M1, arXiv 2506.13585
+
+    `dual_clip` c makes it max(ppo, c A) where A is negative (arXiv 1912.09729): a token that
+    became much more likely although it was bad cannot dominate the gradient.
+    """
+    clipped_T = ratio_T.clamp(1.0 - config.clip_low, 1.0 + config.clip_high)
+    if config.surrogate == "cispo":
+        return clipped_T.detach() * advantages_T * logprobs_T
+    surrogate_T = torch.minimum(ratio_T * advantages_T, clipped_T * advantages_T)
+    if config.dual_clip is None:
+        return surrogate_T
+    bounded_T = torch.maximum(surrogate_T, config.dual_clip * advantages_T)
+    return torch.where(advantages_T < 0, bounded_T, surrogate_T)
+
+
+def sequence_ratio(
+    logprobs_T: Tensor, old_logprobs_T: Tensor, trained_T: Tensor, sequences_T: Tensor
+) -> Tensor:
+    """Return the geometric mean of the token ratios of a response, on each of its tokens, [T].
+
+    GSPO, arXiv 2507.18071, in the form that the paper calls GSPO-token: the value is the
+    response's, and the gradient of a token flows through the token's own log-prob. Summed over the
+    tokens of a response that share an advantage, that is the gradient of the response's ratio times
+    their number.
+
+    Args:
+        logprobs_T: log-probs under the weights being trained.
+        old_logprobs_T: log-probs under the weights at the start of the training step.
+        trained_T: bool, the tokens whose ratios count.
+        sequences_T: see LossInputs.
+    """
+    gap_T = _clean(trained_T, logprobs_T.detach() - old_logprobs_T)
+    places_T = sequences_T.long().clamp(min=0)
+    # At most T responses; their exact number would have to be read back from the device.
+    sums_T = torch.zeros_like(gap_T).index_add(0, places_T, gap_T)
+    counts_T = torch.zeros_like(gap_T).index_add(0, places_T, trained_T.to(gap_T.dtype))
+    mean_T = (sums_T / counts_T.clamp(min=1.0))[places_T]
+    return torch.exp(mean_T + (logprobs_T - logprobs_T.detach()))
+
+
+def kl_estimate(
+    logprobs_T: Tensor, other_T: Tensor, estimator: Literal["k1", "k2", "k3"]
+) -> Tensor:
+    """Estimate KL(policy || other) on tokens that the policy sampled, [T].
+
+    With d = log-prob - other: k1 is d, k2 is d^2 / 2, k3 is exp(-d) - 1 + d. k1 and k3 are unbiased
+    as values; k2 has the unbiased gradient where the tokens come from the policy itself.
+    """
+    match estimator:
+        case "k1":
+            return logprobs_T - other_T
+        case "k2":
+            return (logprobs_T - other_T).square() / 2.0
+        case "k3":
+            return _k3(logprobs_T, other_T)
+
+
+def _weighted_surrogate(
     inputs: LossInputs, trained_T: Tensor, config: LossConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the clipped, importance-weighted surrogate of every token and its metric sums."""
@@ -89,20 +159,26 @@ def _surrogate(
     # The probability ratio to the engine is split in two. `ratio` compares the learner with itself,
     # so the clip bounds what the update changes. `importance` compares learner and engine, which
     # differ by rounding and by stale weights; it is a constant factor and gets no gradient.
-    ratio_T = torch.exp(logprobs_T - old_T)
+    if config.surrogate == "gspo":
+        assert inputs.sequences_T is not None
+        ratio_T = sequence_ratio(logprobs_T, old_T, trained_T, inputs.sequences_T)
+    else:
+        ratio_T = torch.exp(logprobs_T - old_T)
     importance_T = torch.exp(old_T - sampled_T).detach()
     # Only the upper side is bounded: a large weight lets one token dominate the batch, a small one
     # merely removes a token that the learner would hardly sample.
     weight_T = importance_T.clamp(max=config.importance_cap)
     # The minimum is a lower bound of the gain: leaving the interval is never rewarded, but the way
     # back into it keeps its gradient.
-    surrogate_T = torch.minimum(ratio_T * advantages_T, ratio_T.clamp(low, high) * advantages_T)
+    surrogate_T = surrogate(logprobs_T, ratio_T, advantages_T, config)
 
     # The clip acts only where the ratio has already moved in the direction of the advantage, so
     # only these tokens count as clipped.
     gap_T = (old_T - sampled_T).detach().abs()
-    clipped_low_T = (ratio_T < low) & (advantages_T < 0)
-    clipped_high_T = (ratio_T > high) & (advantages_T > 0)
+    # The clip of `cispo` limits the weight of a token whatever the sign of its advantage.
+    both = config.surrogate == "cispo"
+    clipped_low_T = (ratio_T < low) & ((advantages_T < 0) | both)
+    clipped_high_T = (ratio_T > high) & ((advantages_T > 0) | both)
     return -weight_T * surrogate_T, {
         "tokens": _total(trained_T, trained_T),
         "ratio_sum": _total(trained_T, ratio_T),
@@ -152,6 +228,25 @@ def token_scale(
             return 1.0 / trained_tokens
         case "sequence_mean":
             return 1.0 / (episodes * episode_tokens)
+
+
+ADVANTAGE_EPSILON = 1e-8
+"""Added to the mean square: a step without any signal must not scale up rounding errors."""
+
+
+def advantage_scale(square_sum: float, episodes: float) -> float:
+    """Return the factor on all advantages of a training step that makes their mean square 1.
+
+    This is batch normalisation (REINFORCE++, arXiv 2501.03262; DLER, arXiv 2510.15110) without its
+    subtraction of the batch mean. Where a method removes the mean of each group, the mean over
+    episodes is 0 already. And a shift would give groups without a signal, whose advantages are all
+    0, an advantage.
+
+    Args:
+        square_sum: sum over episodes of the mean squared advantage of the episode's trained tokens.
+        episodes: episodes with a trained token.
+    """
+    return float((square_sum / max(episodes, 1.0) + ADVANTAGE_EPSILON) ** -0.5)
 
 
 def merge_metrics(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,11 +11,14 @@ its thought, T turns of the longest dialogue.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from rlsys.algorithms import brpo, grpo, rea, turns
+from rlsys.algorithms import brpo, ddca, dler, grpo, rea, sgrpo, turns
+from rlsys.algorithms.reflection.advantages import RIGHT
 from rlsys.algorithms.tree_samples import (
     THOUGHT,
     answers_only,
@@ -25,13 +28,16 @@ from rlsys.algorithms.tree_samples import (
 from rlsys.config import (
     AnytimeConfig,
     BrpoConfig,
+    DdcaConfig,
+    DlerConfig,
     GrpoConfig,
     ReaConfig,
     RunConfig,
+    SgrpoConfig,
     TurnGrpoConfig,
     plugins,
 )
-from rlsys.types import Group, Sample
+from rlsys.types import Episode, Group, Sample
 
 
 class Algorithm(Protocol):
@@ -53,8 +59,11 @@ def build_samples(group: Group, config: RunConfig) -> tuple[Sample, ...]:
     match config.algorithm:
         case BrpoConfig() as algorithm:
             return brpo_samples(group, algorithm, config)
-        case GrpoConfig() as algorithm:
-            return grpo_samples(group, algorithm)
+        case GrpoConfig() | DdcaConfig() | DlerConfig() as algorithm:
+            return single_score_samples(group, algorithm)
+        case SgrpoConfig():
+            assert isinstance(config.environment, AnytimeConfig)
+            return sgrpo_samples(group, config.environment.budgets)
         case ReaConfig() as algorithm:
             return rea.rea_samples(group, algorithm, revised=config.revision is not None)
         case TurnGrpoConfig() as algorithm:
@@ -82,20 +91,48 @@ def brpo_samples(group: Group, algorithm: BrpoConfig, config: RunConfig) -> tupl
     )
     samples = []
     for episode, thought_M, answer_N in zip(group.episodes, thought_GM, answer_GN, strict=True):
-        length = len(episode.segments[THOUGHT].token_ids)
-        # Token t is generated before the first budget above t: it earns that slot's advantage.
-        slot_L = np.searchsorted(budgets, np.arange(length), side="right")
+        slot_L = token_slots(episode, budgets)
         samples.append(
             thought_and_answers(episode, thought_M[slot_L], answer_N, algorithm.summary_weight)
         )
     return tuple(samples)
 
 
-def grpo_samples(group: Group, algorithm: GrpoConfig) -> tuple[Sample, ...]:
+def token_slots(episode: Episode, budgets: Sequence[int]) -> NDArray[np.int64]:
+    """Return the budget slot of every token of the thought, int64[L].
+
+    Token t is generated before the first budget above t: it earns that slot's advantage.
+    """
+    length = len(episode.segments[THOUGHT].token_ids)
+    return np.searchsorted(budgets, np.arange(length), side="right")
+
+
+def single_score_samples(
+    group: Group, algorithm: GrpoConfig | DdcaConfig | DlerConfig
+) -> tuple[Sample, ...]:
     """The reward is the only score of an episode; all its sampled tokens share one advantage."""
-    rewards_G = np.concatenate([episode.scores for episode in group.episodes])
-    advantages_G = grpo.advantages(rewards_G, scale=algorithm.scale)
+    rewards_G = np.concatenate([episode.scores for episode in group.episodes]).astype(np.float64)
+    lengths_G = np.array([episode.sampled_tokens() for episode in group.episodes])
+    match algorithm:
+        case GrpoConfig(scale=scale):
+            advantages_G = grpo.advantages(rewards_G, scale=scale)
+        case DdcaConfig(beta=beta):
+            advantages_G = ddca.advantages(rewards_G, rewards_G > RIGHT, lengths_G, beta=beta)
+        case DlerConfig(length_limit=limit):
+            advantages_G = dler.group_advantages(rewards_G, lengths_G, limit=limit)
     return tuple(map(whole_episode, group.episodes, advantages_G))
+
+
+def sgrpo_samples(group: Group, budgets: Sequence[int]) -> tuple[Sample, ...]:
+    """Thought tokens by the exits they come before, every answer by its own exit."""
+    right_GM = np.stack([episode.scores for episode in group.episodes]) > RIGHT
+    splits_GM = np.stack([episode.splits for episode in group.episodes])
+    answer_GM = sgrpo.exit_advantages(sgrpo.exit_rewards(right_GM, splits_GM))
+    thought_GM = sgrpo.thought_advantages(answer_GM)
+    return tuple(
+        thought_and_answers(episode, thought_M[token_slots(episode, budgets)], answer_M, 1.0)
+        for episode, thought_M, answer_M in zip(group.episodes, thought_GM, answer_GM, strict=True)
+    )
 
 
 def turn_samples(group: Group, algorithm: TurnGrpoConfig) -> tuple[Sample, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -13,6 +13,9 @@ from rlsys.config.published import TOKENS_PER_REFLECTION
 
 class AlgorithmConfig(Section):
     """Base of the settings of every method; a class outside rlsys derives its own from it."""
+
+    normalised_over_batch: ClassVar[bool] = False
+    """What `loss.normalise_advantages: null` stands for with this method."""
 
     method: str
     """The method: a name that rlsys knows, or `package.module:Class`."""
@@ -73,12 +76,8 @@ class BrpoConfig(AlgorithmConfig):
             super().check(environment, group_size)
 
 
-class GrpoConfig(AlgorithmConfig):
-    """Group-relative policy optimisation: one answer, one budget, one advantage per episode."""
-
-    method: Literal["grpo"] = "grpo"
-    scale: Literal["none", "std"] = "none"
-    """`std` divides by the group's standard deviation (GRPO), `none` does not (Dr. GRPO)."""
+class SingleScoreConfig(AlgorithmConfig):
+    """Base of the methods that give an episode one score and all its tokens one advantage."""
 
     def check(self, environment: EnvironmentConfig, group_size: int) -> None:
         """An episode must have one score."""
@@ -86,9 +85,70 @@ class GrpoConfig(AlgorithmConfig):
         if isinstance(environment, AnytimeConfig) and environment.scores_per_episode != 1:
             budgets = environment.budgets
             raise ValueError(
-                f"algorithm.method 'grpo' trains one answer at one budget, but environment has "
-                f"{len(budgets)} budgets x {environment.answers} answers; set environment.budgets "
-                f"to [{budgets[-1]}] and environment.answers to 1, or use method 'brpo'"
+                f"algorithm.method {self.method!r} trains one answer at one budget, but "
+                f"environment has {len(budgets)} budgets x {environment.answers} answers; set "
+                f"environment.budgets to [{budgets[-1]}] and environment.answers to 1, or use "
+                "method 'brpo'"
+            )
+
+
+class GrpoConfig(SingleScoreConfig):
+    """Group-relative policy optimisation: one answer, one budget, one advantage per episode."""
+
+    method: Literal["grpo"] = "grpo"
+    scale: Literal["none", "std", "leave_one_out"] = "none"
+    """`std` divides by the group's standard deviation (GRPO), `none` does not (Dr. GRPO).
+    `leave_one_out` compares a reward with the mean of the other episodes' rewards (RLOO)."""
+
+
+class DdcaConfig(SingleScoreConfig):
+    """GRPO with an advantage for short right answers (arXiv 2602.02099)."""
+
+    method: Literal["ddca"] = "ddca"
+    beta: NonNegativeFloat = 0.2
+    """Weight of the length advantage; 0 leaves GRPO with the population's standard deviation."""
+
+
+class DlerConfig(SingleScoreConfig):
+    """GRPO in which a response that is too long earns nothing (arXiv 2510.15110).
+
+    The paper also raises the upper clip, for instance with `loss.clip_high: 0.28`.
+    """
+
+    normalised_over_batch = True
+
+    method: Literal["dler"] = "dler"
+    length_limit: PositiveInt
+    """Most sampled tokens, thought and answer together, of a response that earns anything."""
+
+    def check(self, environment: EnvironmentConfig, group_size: int) -> None:
+        """Some episode must be able to exceed the limit."""
+        super().check(environment, group_size)
+        if self.length_limit >= environment.longest_episode:
+            raise ValueError(
+                f"algorithm.length_limit {self.length_limit} is never exceeded: the longest "
+                f"episode has {environment.longest_episode} sampled tokens; make the limit "
+                "smaller, or use method 'grpo'"
+            )
+
+
+class SgrpoConfig(AlgorithmConfig):
+    """Serial-group policy optimisation (arXiv 2505.07686): the exits of one thought are the group.
+
+    The exits are `environment.budgets`. It has no keys of its own.
+    """
+
+    method: Literal["sgrpo"] = "sgrpo"
+
+    def check(self, environment: EnvironmentConfig, group_size: int) -> None:
+        """A thought must have several exits with one answer each; one thought is enough."""
+        assert isinstance(environment, AnytimeConfig)
+        budgets, answers = environment.budgets, environment.answers
+        if len(budgets) < 2 or answers != 1:
+            raise ValueError(
+                "algorithm.method 'sgrpo' compares one answer at each of several budgets, but "
+                f"environment has {len(budgets)} budgets x {answers} answers; set "
+                "environment.answers to 1 and environment.budgets to two or more"
             )
 
 
@@ -124,21 +184,44 @@ class ReaConfig(AlgorithmConfig, ShapingConfig):
 
 
 Algorithm = Annotated[
-    BrpoConfig | GrpoConfig | ReaConfig | TurnGrpoConfig, Field(discriminator="method")
+    BrpoConfig | DdcaConfig | DlerConfig | GrpoConfig | ReaConfig | SgrpoConfig | TurnGrpoConfig,
+    Field(discriminator="method"),
 ]
 
 
 class LossConfig(Section):
     """The clipped surrogate and what is added to it."""
 
+    surrogate: Literal["ppo", "gspo", "cispo"] = "ppo"
+    """`ppo` clips the ratio of each token, `gspo` the ratio of the whole response (arXiv
+    2507.18071, where clip_low is 3e-4 and clip_high 4e-4), `cispo` clips the ratio as a constant
+    weight, so that every token keeps a gradient (arXiv 2506.13585, where clip_low is 1)."""
     clip_low: Fraction = 0.2
     clip_high: PositiveFloat = 0.2
+    dual_clip: Annotated[float, Field(gt=1)] | None = None
+    """Largest ratio that counts where the advantage is negative (arXiv 1912.09729, where it is 3).
+    None sets no limit."""
     aggregation: Literal["constant", "token_mean", "sequence_mean"] = "constant"
     """Divide by episodes x `constant`, by trained tokens, or by each episode's own tokens."""
     constant: PositiveInt | None = None
     """Tokens per episode that `constant` divides by; None takes the largest possible episode."""
+    normalise_advantages: bool | None = None
+    """Divide the advantages of a training step by their root mean square over all its episodes,
+    each episode counting once. None takes what the method asks for: true for `dler`, else false."""
     kl_coefficient: NonNegativeFloat = 0.0
-    """k3 estimate of the KL divergence to the frozen starting policy."""
+    """Factor on the KL divergence to the frozen starting policy, as `kl_estimator` estimates it."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """`k3` is never negative, `k2` is half the squared log ratio. The mean gradient of `k1`, the
+    plain log ratio, is 0: it only adds noise, and is here for comparisons."""
     entropy_coefficient: NonNegativeFloat = 0.0
     importance_cap: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 2.0
     """Truncation of the importance weight between engine and learner (TIS); .inf truncates none."""
+
+    @model_validator(mode="after")
+    def _clips_something(self) -> LossConfig:
+        if self.dual_clip is not None and self.surrogate != "ppo":
+            raise ValueError(
+                f"loss.dual_clip {self.dual_clip} needs loss.surrogate 'ppo', and it is "
+                f"{self.surrogate!r}; leave dual_clip out"
+            )
+        return self

@@ -116,6 +116,12 @@ class RunConfig(Section):
                 f"{environment.type!r}; use {' or '.join(map(repr, environment.methods))}"
             )
         algorithm.check(environment, self.batch.group_size)
+        if self.loss.surrogate == "gspo" and environment.scores_per_episode != 1:
+            raise ValueError(
+                f"loss.surrogate 'gspo' needs episodes that are one response, and an episode of "
+                f"environment.type {environment.type!r} has up to "
+                f"{environment.scores_per_episode} scores; use 'ppo' or 'cispo'"
+            )
         return self
 
     @property
@@ -130,9 +136,16 @@ class RunConfig(Section):
 
     @property
     def resolved_loss(self) -> LossConfig:
-        """loss, with its `constant` filled in."""
-        constant = self.loss.constant or self.environment.longest_episode
-        return self.loss.model_copy(update={"constant": constant})
+        """loss, with its `constant` and `normalise_advantages` filled in."""
+        normalise = self.loss.normalise_advantages
+        if normalise is None:
+            normalise = self.algorithm.normalised_over_batch
+        return self.loss.model_copy(
+            update={
+                "constant": self.loss.constant or self.environment.longest_episode,
+                "normalise_advantages": normalise,
+            }
+        )
 
     @property
     def canary_tolerance(self) -> float:

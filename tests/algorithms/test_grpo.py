@@ -34,11 +34,31 @@ def test_std_divides_by_the_sample_deviation(rewards_G, expected_G):
     assert_allclose(advantages(rewards_G, scale="std"), expected_G, atol=1e-6)
 
 
-@given(st.floats(-10, 10), st.integers(1, 16), st.sampled_from(["none", "std"]))
+@pytest.mark.parametrize(
+    ("rewards_G", "expected_G"),
+    [
+        # The first two rows are the published test table of SkyRL's RLOO.
+        ([6, 3, 3], [3, -1.5, -1.5]),
+        ([9, 3, 6], [4.5, -4.5, 0]),
+        ([1, 0, 0, 1], [2 / 3, -2 / 3, -2 / 3, 2 / 3]),
+        ([5], [0]),
+    ],
+)
+def test_leave_one_out_compares_with_the_others(rewards_G, expected_G):
+    assert_allclose(advantages(rewards_G, scale="leave_one_out"), expected_G, atol=1e-12)
+    if len(rewards_G) > 1:
+        loop_G = [
+            r - np.mean([other for j, other in enumerate(rewards_G) if j != i])
+            for i, r in enumerate(rewards_G)
+        ]
+        assert_allclose(expected_G, loop_G, atol=1e-12)
+
+
+@given(st.floats(-10, 10), st.integers(1, 16), st.sampled_from(["none", "std", "leave_one_out"]))
 def test_equal_rewards_give_exactly_zero(reward, group_size, scale):
     assert_array_equal(advantages([reward] * group_size, scale=scale), np.zeros(group_size))
 
 
 def test_unknown_scale():
-    with pytest.raises(ValueError, match="scale 'var' is unknown; use 'none' or 'std'"):
+    with pytest.raises(ValueError, match="scale 'var' is unknown"):
         advantages([0.0, 1.0], scale="var")

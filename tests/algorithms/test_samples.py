@@ -8,7 +8,15 @@ from numpy.testing import assert_allclose
 
 from rlsys.algorithms.brpo import truncation_plan
 from rlsys.algorithms.samples import build_samples
-from rlsys.config import AnytimeConfig, BrpoConfig, GrpoConfig, RunConfig
+from rlsys.config import (
+    AnytimeConfig,
+    BrpoConfig,
+    DdcaConfig,
+    DlerConfig,
+    GrpoConfig,
+    RunConfig,
+    SgrpoConfig,
+)
 from rlsys.types import NO_PARENT, Episode, Group, Kind, Problem, Segment
 
 PROMPT_TOKENS, CLOSING_TOKENS, HEADER_TOKENS = 3, 4, 2
@@ -161,7 +169,11 @@ def test_answers_may_hang_off_the_thought_itself():
 
 @pytest.mark.parametrize(
     ("scale", "expected_G"),
-    [("none", [2 / 3, -1 / 3, -1 / 3]), ("std", [1.154501, -0.57725, -0.57725])],
+    [
+        ("none", [2 / 3, -1 / 3, -1 / 3]),
+        ("std", [1.154501, -0.57725, -0.57725]),
+        ("leave_one_out", [1, -0.5, -0.5]),
+    ],
 )
 def test_grpo_has_one_advantage_per_episode(scale, expected_G):
     group = group_of(grow(5, True, (8,), [1]), grow(8, False, (8,), [0]), grow(8, True, (8,), [0]))
@@ -173,6 +185,70 @@ def test_grpo_has_one_advantage_per_episode(scale, expected_G):
         assert_allclose(answer_T, [expected], atol=1e-5)
         assert thought_T.dtype == answer_T.dtype == np.float32
         assert set(sample.weights) <= {1.0}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected_G"),
+    [
+        # Sampled tokens: 5 + 1, 8 + 1, 3 + 1 and 8 + 1. Right are the first two and the third:
+        # their lengths 6, 9 and 4 have mean 19 / 3 and deviation 2.054805.
+        (DdcaConfig(beta=0.0), [0.577349, 0.577349, 0.577349, -1.732047]),
+        (DdcaConfig(beta=1.0), [0.604732, 0.360287, 0.767028, -1.732047]),
+        (DlerConfig(length_limit=8), [0.5, -0.5, 0.5, -0.5]),
+        (DlerConfig(length_limit=5), [-0.25, -0.25, 0.75, -0.25]),
+    ],
+)
+def test_length_counts_all_sampled_tokens_of_a_response(algorithm, expected_G):
+    group = group_of(
+        grow(5, True, (8,), [1]),
+        grow(8, False, (8,), [1]),
+        grow(3, True, (8,), [1]),
+        grow(8, True, (8,), [0]),
+    )
+    samples = build_samples(group, run_config((8,), 1, algorithm))
+    for sample, expected in zip(samples, expected_G, strict=True):
+        prompt, thought_T, forced_text, answer_T = sample.advantages
+        assert prompt is None and forced_text is None
+        assert_allclose(thought_T, np.full(len(sample.segments[1].token_ids), expected), atol=1e-5)
+        assert_allclose(answer_T, [expected], atol=1e-5)
+
+
+def test_sgrpo_puts_later_exits_on_a_thought_and_its_own_exit_on_an_answer():
+    budgets = (2, 4, 6, 8)
+    group = group_of(
+        grow(8, False, budgets, [0, 1, 0, 1]),
+        # This thought ended after 5 tokens: its last two answers share the whole thought.
+        grow(5, True, budgets, [1, 0, 1, 1]),
+        grow(1, True, budgets, [1, 1, 0, 1]),
+        grow(8, False, budgets, [0, 0, 0, 0]),
+    )
+    samples = build_samples(group, run_config(budgets, 1, SgrpoConfig()))
+    expected = [
+        ([0, 0, 0.375, 0.375, -0.25, -0.25, 0.125, 0.125], [-0.375, 0.625, -0.375, 0.125]),
+        ([0, 0, -0.5, -0.5, 0], [0.5, -0.5, 0, 0]),
+        ([0], [0.25, 0.25, -0.75, 0.25]),
+        ([0] * 8, [0] * 4),
+    ]
+    for sample, episode, (thought_L, answer_M) in zip(
+        samples, group.episodes, expected, strict=True
+    ):
+        assert_allclose(sample.advantages[1], thought_L, atol=1e-7)
+        for advantages_T, advantage in zip(answers_of(sample, episode), answer_M, strict=True):
+            assert_allclose(advantages_T, np.full(len(advantages_T), advantage), atol=1e-7)
+        assert sample.num_trained == episode.sampled_tokens()
+
+
+def test_sgrpo_on_a_tree_is_the_loss_over_separate_exits():
+    """Every exit is one sequence of its own: the thought up to its cut, and its answer."""
+    budgets = (2, 4, 6, 8)
+    scores, length = [1, 0, 1, 1], 7
+    group = group_of(grow(length, True, budgets, scores))
+    (sample,) = build_samples(group, run_config(budgets, 1, SgrpoConfig()))
+    rewards = [1, 0, 0.5, 0.25]
+    plain_L = np.zeros(length)
+    for budget, reward in zip(budgets, rewards, strict=True):
+        plain_L[:budget] += reward - np.mean(rewards)
+    assert_allclose(sample.advantages[1], plain_L, atol=1e-7)
 
 
 def test_an_empty_group_has_no_samples():

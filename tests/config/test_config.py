@@ -153,8 +153,8 @@ def test_an_override_that_switches_the_kind_drops_the_other_kinds_keys(tmp_path:
         ),
         (
             {"algorithm": {"method": "brpoo"}},
-            "algorithm.method is 'brpoo' in run.yaml but should be one of 'brpo', 'grpo', 'rea', "
-            "'turn_grpo'; did you mean 'brpo'?",
+            "algorithm.method is 'brpoo' in run.yaml but should be one of 'brpo', 'ddca', "
+            "'dler', 'grpo', 'rea', 'sgrpo', 'turn_grpo'; did you mean 'brpo'?",
         ),
         (
             {"data": {"train": {"source": "file"}}},

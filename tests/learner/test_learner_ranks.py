@@ -49,7 +49,8 @@ def make_spec(model_path: str, ranks: int, objective: str = "policy", **config: 
         dtype="float32",
         seed=0,
         config=LearnerConfig(ranks=ranks, optimizer=optimizer, **settings),
-        loss=LossConfig(aggregation="sequence_mean"),
+        # Normalised advantages need numbers of all ranks.
+        loss=LossConfig(aggregation="sequence_mean", normalise_advantages=True),
         temperature=0.8,
         objective=objective,
         total_steps=5,

@@ -17,6 +17,7 @@ from learner.sync import SyncSpec
 from learner.worker import LearnerWorker
 from rlsys.config import LossConfig
 from rlsys.errors import CheckpointError, TrainingError
+from rlsys.types import Sample
 
 pytestmark = pytest.mark.slow
 
@@ -76,6 +77,26 @@ def test_metrics_of_a_step(start: Callable[..., LearnerWorker], groups: Groups) 
     assert metrics["ratio_mean"] == metrics["ratio_max"] == 1.0
     assert 0 < metrics["engine_gap_mean"] <= metrics["engine_gap_max"] < 2
     assert 3 < metrics["entropy_mean"] <= np.log(32) + 1e-6
+
+
+def test_normalised_advantages_have_no_unit(
+    start: Callable[..., LearnerWorker], groups: Groups
+) -> None:
+    def times(factor: float) -> Groups:
+        def scaled(sample: Sample) -> Sample:
+            advantages = (None if a is None else a * np.float32(factor) for a in sample.advantages)
+            return dataclasses.replace(sample, advantages=tuple(advantages))
+
+        return [tuple(map(scaled, group)) for group in groups]
+
+    loss = LossConfig(constant=16, normalise_advantages=True)
+    one, eight = (train(start(loss=loss), times(factor)) for factor in (1.0, 8.0))
+    assert eight["loss"] == pytest.approx(one["loss"], rel=1e-5)
+    assert eight["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
+    assert eight["advantage_scale"] == pytest.approx(one["advantage_scale"] / 8, rel=1e-5)
+    plain = train(start(), times(one["advantage_scale"]))
+    assert plain["loss"] == pytest.approx(one["loss"], rel=1e-5)
+    assert "advantage_scale" not in plain
 
 
 def test_learning_rate_zero_changes_nothing(

@@ -1,0 +1,84 @@
+"""Which method fits which environment, and what a method fills in for the loss."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlsys.config import RunConfig
+from rlsys.config.loading import load_config
+from rlsys.errors import ConfigError
+
+ONE = ["environment.budgets=[64]", "environment.answers=1"]
+SEVERAL = ["environment.budgets=[16, 32, 64]", "environment.answers=1"]
+LIMIT = ["algorithm.length_limit=40"]
+
+
+def load(folder: Path, *words: str) -> RunConfig:
+    path = folder / "run.yaml"
+    path.write_text(yaml.safe_dump({}))
+    return load_config(path, words)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [("ddca", ONE), ("dler", [*ONE, *LIMIT]), ("sgrpo", SEVERAL)],
+)
+def test_methods_that_fit(tmp_path: Path, method: str, words: list[str]) -> None:
+    config = load(tmp_path, f"algorithm.method={method}", *words)
+    assert config.algorithm.method == method
+    assert config.resolved_loss.normalise_advantages == (method == "dler")
+
+
+def test_one_thought_is_a_group_for_sgrpo_alone(tmp_path: Path) -> None:
+    alone = ["batch.group_size=1"]
+    assert load(tmp_path, "algorithm.method=sgrpo", *SEVERAL, *alone).batch.group_size == 1
+    with pytest.raises(ConfigError, match="without a group baseline"):
+        load(tmp_path, "algorithm.method=ddca", *ONE, *alone)
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["algorithm.method=ddca"], ("'ddca' trains one answer", "4 budgets x 4 answers", "[64]")),
+        (["algorithm.method=dler", *LIMIT], ("'dler' trains one answer", "[64]")),
+        (["algorithm.method=dler", *ONE], ("algorithm.length_limit is missing",)),
+        (
+            # 64 thought and 118 answer tokens at most.
+            ["algorithm.method=dler", *ONE, "algorithm.length_limit=182"],
+            ("length_limit 182 is never exceeded", "182 sampled tokens", "smaller"),
+        ),
+        (["algorithm.method=sgrpo"], ("'sgrpo' compares", "4 budgets x 4 answers", "answers to 1")),
+        (["algorithm.method=sgrpo", *ONE], ("1 budgets x 1 answers", "two or more")),
+        (
+            ["environment.type=reflection", "algorithm.method=ddca"],
+            ("'ddca' does not fit environment.type 'reflection'", "use 'rea'"),
+        ),
+        (
+            ["environment.type=economics", "algorithm.method=sgrpo"],
+            ("'sgrpo' does not fit environment.type 'economics'", "use 'turn_grpo'"),
+        ),
+        (
+            ["loss.surrogate=gspo"],
+            ("'gspo' needs episodes that are one response", "16 scores", "'ppo' or 'cispo'"),
+        ),
+        (
+            ["loss.surrogate=cispo", "loss.dual_clip=3"],
+            ("loss.dual_clip 3.0 needs loss.surrogate 'ppo'", "'cispo'"),
+        ),
+        (["loss.dual_clip=1"], ("loss.dual_clip is 1", "greater than 1")),
+    ],
+)
+def test_methods_that_do_not_fit(tmp_path: Path, words: list[str], parts: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, *words)
+    assert all(part in str(caught.value) for part in parts), str(caught.value)
+
+
+def test_normalisation_can_be_chosen_for_every_method(tmp_path: Path) -> None:
+    dler = ["algorithm.method=dler", *ONE, *LIMIT]
+    off = load(tmp_path, *dler, "loss.normalise_advantages=false")
+    assert off.resolved_loss.normalise_advantages is False
+    assert load(tmp_path).resolved_loss.normalise_advantages is False
+    on = load(tmp_path, "loss.normalise_advantages=true")
+    assert on.resolved_loss.normalise_advantages is True
