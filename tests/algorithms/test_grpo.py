@@ -37,7 +37,7 @@ def test_std_divides_by_the_sample_deviation(rewards_G, expected_G):
 @pytest.mark.parametrize(
     ("rewards_G", "expected_G"),
     [
-        # The first two rows are the published test table of SkyRL's RLOO.
+        # The first two rows agree with a loop over the other members of the group.
         ([6, 3, 3], [3, -1.5, -1.5]),
         ([9, 3, 6], [4.5, -4.5, 0]),
         ([1, 0, 0, 1], [2 / 3, -2 / 3, -2 / 3, 2 / 3]),
