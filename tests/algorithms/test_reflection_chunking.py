@@ -20,7 +20,7 @@ TEXTS = st.text("ab.;? \n", max_size=80)
         ([], "", []),
         ([31, 1], "..", [[0, 1]]),
         ([32, 1], "..", [[0], [1]]),
-        # Without the end of a sentence a chunk grows until 128 are in sight.
+        # Without the end of a sentence a chunk is extended until it would reach 128.
         ([100, 27, 1, 1], ",,,,", [[0, 1], [2, 3]]),
         ([128, 1], ",.", [[0], [1]]),
         # A long piece behind a waiting one stays open, and the next sentence joins it.

@@ -43,7 +43,7 @@ def forced(parent, cut, kind, tokens):
     return Segment(parent=parent, cut=cut, kind=kind, token_ids=np.zeros(tokens, np.int32))
 
 
-def grow(length, closed, budgets, scores, header_tokens=HEADER_TOKENS):
+def rolled_out(length, closed, budgets, scores, header_tokens=HEADER_TOKENS):
     """An anytime episode; the answer behind flat score i has i + 1 tokens."""
     segments = [
         forced(NO_PARENT, 0, Kind.PROMPT, PROMPT_TOKENS),
@@ -76,8 +76,8 @@ def group_of(*episodes):
 def early_finish(budgets=(2, 4, 6, 8)):
     """Thought 0 closed itself after 5 tokens, thought 1 ran out at 8."""
     return group_of(
-        grow(5, True, budgets, [0, 0, 0, 1, 1, 1, 0, 1]),
-        grow(8, False, budgets, [0, 0, 0, 0, 1, 0, 1, 1]),
+        rolled_out(5, True, budgets, [0, 0, 0, 1, 1, 1, 0, 1]),
+        rolled_out(8, False, budgets, [0, 0, 0, 0, 1, 0, 1, 1]),
     )
 
 
@@ -127,8 +127,8 @@ def test_only_sampled_tokens_are_trained():
 def test_coefficients_by_budget():
     budgets = (1, 2, 8)
     group = group_of(
-        grow(8, False, budgets, [0, 0, 0, 1, 0, 1, 0, 1, 1, 1, 1, 1]),
-        grow(8, False, budgets, [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1]),
+        rolled_out(8, False, budgets, [0, 0, 0, 1, 0, 1, 0, 1, 1, 1, 1, 1]),
+        rolled_out(8, False, budgets, [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1]),
     )
     by_index, by_budget = (
         build_samples(group, run_config(budgets, 4, BrpoConfig(coefficients=coefficients)))
@@ -153,8 +153,8 @@ def test_answer_method_grpo_trains_the_last_answer_only():
 def test_answers_may_hang_off_the_thought_itself():
     budgets = (2, 4)
     group = group_of(
-        grow(3, True, budgets, [0, 1], header_tokens=0),
-        grow(4, True, budgets, [1, 1], header_tokens=0),
+        rolled_out(3, True, budgets, [0, 1], header_tokens=0),
+        rolled_out(4, True, budgets, [1, 1], header_tokens=0),
     )
     samples = build_samples(group, run_config(budgets, 1, BrpoConfig(mode="v2only")))
     assert [segment.kind for segment in samples[0].segments] == [
@@ -176,7 +176,11 @@ def test_answers_may_hang_off_the_thought_itself():
     ],
 )
 def test_grpo_has_one_advantage_per_episode(scale, expected_G):
-    group = group_of(grow(5, True, (8,), [1]), grow(8, False, (8,), [0]), grow(8, True, (8,), [0]))
+    group = group_of(
+        rolled_out(5, True, (8,), [1]),
+        rolled_out(8, False, (8,), [0]),
+        rolled_out(8, True, (8,), [0]),
+    )
     samples = build_samples(group, run_config((8,), 1, GrpoConfig(scale=scale)))
     for sample, expected in zip(samples, expected_G, strict=True):
         prompt, thought_T, forced_text, answer_T = sample.advantages
@@ -268,7 +272,7 @@ def test_every_thought_token_belongs_to_its_slot(steps, thoughts, answers, data)
     flat = st.lists(st.integers(0, 1), min_size=num_slots, max_size=num_slots)
     group = group_of(
         *(
-            grow(min(length, budgets[-1]), closed, budgets, data.draw(flat))
+            rolled_out(min(length, budgets[-1]), closed, budgets, data.draw(flat))
             for length, closed in thoughts
         )
     )
