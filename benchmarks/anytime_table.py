@@ -18,7 +18,7 @@ import json
 
 import numpy as np
 
-from rlsys.reporting.metrics_file import Evaluation
+from rlsys.reporting.metrics_file import EvaluationRecord
 from table_runs import Runs, carry_out, mean_and_interval, parser
 
 METHODS = {
@@ -29,7 +29,7 @@ METHODS = {
 }
 
 
-Curves = dict[str, list[dict[int, Evaluation]]]
+Curves = dict[str, list[dict[int, EvaluationRecord]]]
 """Method to one mapping per seed, from step to evaluation."""
 
 
@@ -49,7 +49,7 @@ def curves(found: Runs) -> Curves:
     return {m: [{e.step: e for e in run} for run in runs] for m, runs in found.items()}
 
 
-def anytime(evaluation: Evaluation) -> float:
+def anytime(evaluation: EvaluationRecord) -> float:
     """Mean accuracy over budgets."""
     return float(np.mean(list(evaluation.accuracy.values())))
 
@@ -82,7 +82,7 @@ def accuracies(found: Curves) -> str:
     return "\n".join(lines) + "\n"
 
 
-def row(name: str, evaluations: list[Evaluation], budgets: list[int]) -> str:
+def row(name: str, evaluations: list[EvaluationRecord], budgets: list[int]) -> str:
     """Means over runs."""
     accuracy = [float(np.mean([e.accuracy[b] for e in evaluations])) for b in budgets]
     length = float(np.mean([e.thought_length for e in evaluations]))

@@ -16,7 +16,7 @@ from functools import partial
 import reflection_table
 from anytime_table import anytime
 from reflection_table import Columns, report
-from rlsys.reporting.metrics_file import Evaluation
+from rlsys.reporting.metrics_file import EvaluationRecord
 from table_runs import carry_out, parser, up_to_common_step
 
 BRPO, REARL = "configs/brpo_reflection.yaml", "configs/rearl_tiny.yaml"
@@ -48,14 +48,14 @@ def main() -> None:
     report(found, columns, drawn, arguments.out)
 
 
-def columns(example: Evaluation) -> Columns:
+def columns(example: EvaluationRecord) -> Columns:
     """Accuracy per budget and their mean, then what the table of REA-RL tells besides."""
     per_budget = {str(budget): partial(accuracy, budget) for budget in example.accuracy}
     told = reflection_table.columns(example)
     return per_budget | {"anytime": anytime} | {name: told[name] for name in SHARED}
 
 
-def accuracy(budget: int, evaluation: Evaluation) -> float:
+def accuracy(budget: int, evaluation: EvaluationRecord) -> float:
     """Share of right answers under a budget."""
     return evaluation.accuracy[budget]
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlsys.reporting.metrics_file import Evaluation
+from rlsys.reporting.metrics_file import EvaluationRecord
 from table_runs import Runs, Words, carry_out, mean_and_interval, parser, up_to_common_step
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ METHODS = {
 REVISION = "environment.revision."
 """Words that a method without revisions has no place for."""
 
-Columns = dict[str, Callable[[Evaluation], float]]
+Columns = dict[str, Callable[[EvaluationRecord], float]]
 """What a table tells of an evaluation."""
 
 
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def report(
-    found: Runs, columns: Callable[[Evaluation], Columns], drawn: Sequence[str], out: Path
+    found: Runs, columns: Callable[[EvaluationRecord], Columns], drawn: Sequence[str], out: Path
 ) -> None:
     """Print the table, and write it, its numbers and a figure of the columns `drawn` to `out`."""
     told = columns(next(iter(found.values()))[0][0])
@@ -81,7 +81,7 @@ def words(of_method: Words, overrides: Words) -> Words:
     return [*of_method, *fitting]
 
 
-def columns(example: Evaluation) -> Columns:
+def columns(example: EvaluationRecord) -> Columns:
     """What is told of an evaluation, under the names of the table."""
     *_, smaller, largest = example.accuracy
     difficulties = [n.split("_")[1] for n in example.numbers if n.startswith("accuracy/difficulty")]

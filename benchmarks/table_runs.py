@@ -14,11 +14,11 @@ from queue import Queue
 import numpy as np
 from scipy import stats
 
-from rlsys.reporting.metrics_file import METRICS, Evaluation, read_evaluations
+from rlsys.reporting.metrics_file import METRICS, EvaluationRecord, read_evaluations
 
 Words = Sequence[str]
 """Configuration file and `key.path=value` words of one method."""
-Runs = dict[str, list[list[Evaluation]]]
+Runs = dict[str, list[list[EvaluationRecord]]]
 """Method to the evaluations of every seed."""
 
 

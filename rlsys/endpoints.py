@@ -17,7 +17,7 @@ class EndpointFailure(Exception):
     """No chat completion came; the message says what did, kind first."""
 
 
-class Reply(NamedTuple):
+class ChatReply(NamedTuple):
     """What a model said; an endpoint that cuts or filters leaves parts empty."""
 
     content: str
@@ -46,7 +46,7 @@ def endpoint_client(config: EndpointSection) -> AsyncOpenAI:
 
 async def ask(
     client: AsyncOpenAI, model: str, prompt: str, *, temperature: float, max_tokens: int
-) -> Reply:
+) -> ChatReply:
     """Send one user message and return the reply.
 
     Raises:
@@ -66,17 +66,17 @@ async def ask(
     return _reply(completion)
 
 
-def _reply(completion: Any) -> Reply:
+def _reply(completion: Any) -> ChatReply:
     """Read a body of any shape: the client checks none."""
     choices = getattr(completion, "choices", None)
     if choices == []:
-        return Reply("", "")
+        return ChatReply("", "")
     message: Any = getattr(choices[0], "message", None) if isinstance(choices, list) else None
     if not hasattr(message, "content"):
         raise EndpointFailure(f"no chat completion: {str(completion)[:200]!r}")
     extra = message.model_extra or {}
     thought = extra.get("reasoning_content") or extra.get("reasoning")
-    return Reply(_text(message.content), _text(thought))
+    return ChatReply(_text(message.content), _text(thought))
 
 
 def _text(value: object) -> str:

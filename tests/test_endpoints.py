@@ -9,11 +9,11 @@ import pytest
 from raw_server import Answer, raw_server
 
 from rlsys.config import EndpointSection
-from rlsys.endpoints import EndpointFailure, Reply, ask, endpoint_client
+from rlsys.endpoints import ChatReply, EndpointFailure, ask, endpoint_client
 
 
-def reply_to(body: str, content_type: str = "application/json") -> Reply:
-    async def one(url: str) -> Reply:
+def reply_to(body: str, content_type: str = "application/json") -> ChatReply:
+    async def one(url: str) -> ChatReply:
         section = EndpointSection(base_url=url, model="m", retries=0)
         async with endpoint_client(section) as client:
             return await ask(client, "m", "1+1", temperature=0.0, max_tokens=4)
@@ -29,15 +29,15 @@ def message(**fields: object) -> str:
 @pytest.mark.parametrize(
     ("body", "reply"),
     [
-        (message(content="2"), Reply("2", "")),
-        (message(content="2", reasoning_content="1 and 1"), Reply("2", "1 and 1")),
-        (message(content="2", reasoning="1 and 1"), Reply("2", "1 and 1")),
-        (message(content=None), Reply("", "")),
-        (message(content=[{"type": "text", "text": "2"}, 3, {}], reasoning=3), Reply("2", "")),
-        ('{"choices": []}', Reply("", "")),
+        (message(content="2"), ChatReply("2", "")),
+        (message(content="2", reasoning_content="1 and 1"), ChatReply("2", "1 and 1")),
+        (message(content="2", reasoning="1 and 1"), ChatReply("2", "1 and 1")),
+        (message(content=None), ChatReply("", "")),
+        (message(content=[{"type": "text", "text": "2"}, 3, {}], reasoning=3), ChatReply("2", "")),
+        ('{"choices": []}', ChatReply("", "")),
     ],
 )
-def test_what_is_there_is_read(body: str, reply: Reply) -> None:
+def test_what_is_there_is_read(body: str, reply: ChatReply) -> None:
     assert reply_to(body) == reply
 
 

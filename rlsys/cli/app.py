@@ -81,9 +81,9 @@ def train(
             console.print(check_inputs(config).summary, highlight=False)
             return
         from rlsys.launch import training
-        from rlsys.reporting.reporter import Reporter
+        from rlsys.reporting.reporter import RunReporter
 
-        with Reporter(config.run_dir, config.steps, terminal(), reference) as reporter:
+        with RunReporter(config.run_dir, config.steps, terminal(), reference) as reporter:
             resumed_step = last_checkpoint(config.run_dir)
             reporter.start(dump_config(config), batch_table(config), resumed_step)
             if not training.train(config, reporter):
@@ -104,16 +104,16 @@ def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
         check_local_gpus(config)
         check_model(config.model, on_cpu=False)
         from rlsys.launch import supervised
-        from rlsys.reporting.reporter import Reporter
+        from rlsys.reporting.reporter import RunReporter
 
-        with Reporter(config.run_dir, config.steps, terminal()) as reporter:
+        with RunReporter(config.run_dir, config.steps, terminal()) as reporter:
             steps = f"{config.steps} steps of {config.rows_per_step} rows"
             reporter.start(dump_config(config), steps)
             supervised.sft(config, reporter)
 
 
 @app.command(name="eval", context_settings=SETTINGS_AS_OPTIONS)
-def evaluate(config_file: ConfigFile, overrides: Overrides = None) -> None:
+def evaluate_model(config_file: ConfigFile, overrides: Overrides = None) -> None:
     """Measure the anytime curve of model.path; the numbers are in run_dir/evaluation."""
     with sentences():
         from rlsys.config.loading import dump_config, load_config
@@ -124,11 +124,11 @@ def evaluate(config_file: ConfigFile, overrides: Overrides = None) -> None:
         reference = read_reference(config.evaluation.reference)
         check_local_gpus(config)
         from rlsys.launch import training
-        from rlsys.reporting.reporter import Reporter
+        from rlsys.reporting.reporter import RunReporter
 
         # Beside the metrics of a training run in the same folder, which stay as they are.
         folder = config.run_dir / "evaluation"
-        with Reporter(folder, 0, terminal(), reference) as reporter:
+        with RunReporter(folder, 0, terminal(), reference) as reporter:
             reporter.start(dump_config(config), f"evaluating {config.model.path}")
             warning = training.evaluate(config, reporter)
             reporter.final_table()

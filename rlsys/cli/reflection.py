@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from rlsys.config.reflection import ReflectionConfig
-    from rlsys.reflection.labelling.evaluation import Evaluation
+    from rlsys.reflection.labelling.evaluation import DetectorEvaluation
 
 app = typer.Typer(
     help="Label thoughts, make the reflection model's rows, measure it.", no_args_is_help=True
@@ -26,7 +26,7 @@ def label(config_file: ConfigFile, overrides: Overrides = None) -> None:
         config = _load(config_file, overrides)
         from rlsys.launch import reflection
 
-        reflection.label(config, typer.echo)
+        reflection.write_labels(config, typer.echo)
 
 
 @app.command(context_settings=SETTINGS_AS_OPTIONS)
@@ -36,17 +36,17 @@ def rows(config_file: ConfigFile, overrides: Overrides = None) -> None:
         config = _load(config_file, overrides)
         from rlsys.launch import reflection
 
-        reflection.rows(config, typer.echo)
+        reflection.write_rows(config, typer.echo)
 
 
 @app.command(name="eval", context_settings=SETTINGS_AS_OPTIONS)
-def evaluate(config_file: ConfigFile, overrides: Overrides = None) -> None:
+def evaluate_reflection_model(config_file: ConfigFile, overrides: Overrides = None) -> None:
     """Measure detection and revision on held-out problems; see run_dir/evaluation."""
     with sentences():
         config = _load(config_file, overrides)
         from rlsys.launch import reflection
 
-        evaluation = reflection.evaluate(config, typer.echo)
+        evaluation = reflection.evaluate_reflection_model(config, typer.echo)
         console = terminal()
         console.print(_detection_table(evaluation))
         console.print(_revision_table(evaluation))
@@ -59,7 +59,7 @@ def _load(config_file: ConfigFile, overrides: Overrides) -> ReflectionConfig:
     return load_config(config_file, overrides or [], ReflectionConfig)
 
 
-def _detection_table(evaluation: Evaluation) -> Table:
+def _detection_table(evaluation: DetectorEvaluation) -> Table:
     from rich.table import Table
 
     scores = evaluation.detection
@@ -81,7 +81,7 @@ def _detection_table(evaluation: Evaluation) -> Table:
     return table
 
 
-def _revision_table(evaluation: Evaluation) -> Table:
+def _revision_table(evaluation: DetectorEvaluation) -> Table:
     from rich.table import Table
 
     table = Table(title="Revision alone: answers of the policy from each cut")

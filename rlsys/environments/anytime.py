@@ -55,7 +55,7 @@ PROMPT = 0
 """Index of the prompt in the segments of an episode."""
 
 
-class Branch(NamedTuple):
+class AnswerBranch(NamedTuple):
     """The answers wanted at one distinct cut of one thought."""
 
     episode: int
@@ -157,12 +157,12 @@ class AnytimeEnvironment(EnvironmentClass):
         (thoughts,) = await self.sampler.sample_thoughts([request])
         return thoughts
 
-    def branches(self, episode: int, thought: Completion) -> list[Branch]:
+    def branches(self, episode: int, thought: Completion) -> list[AnswerBranch]:
         """The distinct cuts of a thought at the budgets."""
         length, closed = len(thought.token_ids), self.sampler.is_closed(thought)
         plan = truncation_plan(length, closed, self.budgets, self.answers)
         return [
-            Branch(
+            AnswerBranch(
                 episode,
                 split,
                 cut,
@@ -179,7 +179,7 @@ class AnytimeEnvironment(EnvironmentClass):
         problem: Problem,
         prompt: Tokens,
         thoughts: Sequence[Completion],
-        branches: Sequence[Branch],
+        branches: Sequence[AnswerBranch],
     ) -> list[list[GradedAnswer]]:
         """Sample and grade the answers of every branch, on the engine that holds its thought."""
         return await self.sampler.sample_answers(
@@ -204,7 +204,7 @@ class AnytimeEnvironment(EnvironmentClass):
         problem: Problem,
         prompt: Tokens,
         thoughts: Sequence[Completion],
-        branches: Sequence[Branch],
+        branches: Sequence[AnswerBranch],
         answers: Sequence[Sequence[GradedAnswer]],
     ) -> Group:
         """The trees of the thoughts, with the answers of every branch in the order of branches."""
@@ -220,7 +220,7 @@ class AnytimeEnvironment(EnvironmentClass):
         self,
         prompt: Tokens,
         thought: Completion,
-        answered: Sequence[tuple[Branch, Sequence[GradedAnswer]]],
+        answered: Sequence[tuple[AnswerBranch, Sequence[GradedAnswer]]],
     ) -> Episode:
         segments = [
             Segment(parent=NO_PARENT, cut=0, kind=Kind.PROMPT, token_ids=prompt),

@@ -30,8 +30,7 @@ from rlsys.launch.resources import SERVICE_CPUS, Bundle, numbered_bundles
 from rlsys.launch.session import ray_session, run
 from rlsys.reflection.detector import ReflectionDetector
 from rlsys.reflection.labelling.chat import EndpointChat, EngineChat
-from rlsys.reflection.labelling.evaluation import Evaluation
-from rlsys.reflection.labelling.evaluation import evaluate as evaluate_detector
+from rlsys.reflection.labelling.evaluation import DetectorEvaluation, evaluate_detector
 from rlsys.reflection.labelling.journal import Journal
 from rlsys.reflection.labelling.responses import (
     Policy,
@@ -70,7 +69,7 @@ GIVE_UP_AFTER: Final = 3
 """Times the thoughts in hand: failures in a row that end the labelling."""
 
 
-def label(config: ReflectionConfig, say: Say) -> None:
+def write_labels(config: ReflectionConfig, say: Say) -> None:
     """Sample thoughts about the training problems and label their chunks; both may be resumed.
 
     Raises:
@@ -88,7 +87,7 @@ def label(config: ReflectionConfig, say: Say) -> None:
         )
 
 
-def rows(config: ReflectionConfig, say: Say) -> None:
+def write_rows(config: ReflectionConfig, say: Say) -> None:
     """Write the training rows that labels are good for."""
     place = _load(config)
     labelled = list(_read(place, held_out=False))
@@ -122,7 +121,7 @@ def _threshold(place: Workspace, thoughts: Sequence[Thought]) -> str:
     return f"algorithm.reflection.tokens_per_reflection of this policy is {tokens:.1f}"
 
 
-def evaluate(config: ReflectionConfig, say: Say) -> Evaluation:
+def evaluate_reflection_model(config: ReflectionConfig, say: Say) -> DetectorEvaluation:
     """Measure the reflection model on thoughts about held-out problems."""
     place = _load(config)
     limit = check_model(
@@ -255,7 +254,9 @@ async def _answer_paths(place: Workspace, labelled: list[LabelledThought]) -> li
     return [AnsweredThought(*answered) for answered in zip(labelled, truncated, whole, strict=True)]
 
 
-async def _evaluate(place: Workspace, labelled: list[LabelledThought], limit: int) -> Evaluation:
+async def _evaluate(
+    place: Workspace, labelled: list[LabelledThought], limit: int
+) -> DetectorEvaluation:
     config = place.config
     async with AsyncExitStack() as stack:
         policy = await stack.enter_async_context(_policy(place))

@@ -17,8 +17,7 @@ from rlsys.launch.runner import ObjectStoreFiles
 from rlsys.launch.session import ray_session, run
 from rlsys.launch.weights import connect
 from rlsys.training.checkpoints import CheckpointStore
-from rlsys.training.evaluation import evaluate as run_evaluation
-from rlsys.training.evaluation import loss_warning
+from rlsys.training.evaluation import evaluate_policy, loss_warning
 from rlsys.training.loop import Parts, StopSignal, unless_stopped
 from rlsys.training.loop import train as run_loop
 from rlsys.training.protocols import Reporter
@@ -84,13 +83,13 @@ async def _train(config: RunConfig, inputs: Inputs, reporter: Reporter) -> bool:
         parts = await _parts(config, inputs, processes, checkpoints, reporter, stop)
         await parts.weights.publish(start)  # a broken sync fails here, not after the first step
         if start == 0:
-            first = run_evaluation(parts.runner, inputs.evaluation, reporter, 0)
+            first = evaluate_policy(parts.runner, inputs.evaluation, reporter, 0)
             await unless_stopped(stop, first)
         problems = TaskStream(inputs.train, seed=config.seed, shuffle=config.data.shuffle)
         step = await run_loop(
             config, parts, problems, inputs.evaluation, start=start, finished=finished
         )
-        last = run_evaluation(parts.runner, inputs.evaluation, reporter, step)
+        last = evaluate_policy(parts.runner, inputs.evaluation, reporter, step)
         await unless_stopped(stop, last)
         if stop.is_set():
             reporter.message(f"stopped after step {step}; the same command goes on from there")
@@ -121,4 +120,4 @@ async def _parts(
 
 async def _evaluate(config: RunConfig, inputs: Inputs, reporter: Reporter) -> list[GroupReport]:
     async with evaluation_processes(config, inputs) as runner:
-        return await run_evaluation(runner, inputs.evaluation, reporter, 0)
+        return await evaluate_policy(runner, inputs.evaluation, reporter, 0)

@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 
 from rlsys.algorithms.reflection import Strength
 from rlsys.config import EnvironmentConfig, ReflectionEpisodes, RevisionConfig
-from rlsys.environments.anytime import AnytimeEnvironment, Branch, tokens_after_prompt
+from rlsys.environments.anytime import AnswerBranch, AnytimeEnvironment, tokens_after_prompt
 from rlsys.environments.base import (
     EnvironmentClass,
     InputContext,
@@ -53,7 +53,7 @@ from rlsys.types import (
 )
 
 REVISION_SPLIT = 1
-"""Branch number of a revision; the original's is 0."""
+"""AnswerBranch number of a revision; the original's is 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class _Revisions(NamedTuple):
     """The revisions of a group's thoughts."""
 
     detections: list[Detection]
-    branches: list[Branch]
+    branches: list[AnswerBranch]
     """One for each thought that is revised."""
     answers: list[list[GradedAnswer]]
     detected: float
@@ -155,7 +155,7 @@ class RevisionEnvironment(EnvironmentClass):
         detected = time.monotonic()
         forced = sampler.forced(truncated=True)
         branches = [
-            Branch(number, REVISION_SPLIT, kept, 1, forced, reviser.answer_tokens)
+            AnswerBranch(number, REVISION_SPLIT, kept, 1, forced, reviser.answer_tokens)
             for number, detection in enumerate(detections)
             if (kept := detection.kept_tokens(reviser.strength)) is not None
         ]

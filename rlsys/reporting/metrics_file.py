@@ -25,10 +25,10 @@ RESPONSE_LENGTH = "response/length"
 TOKEN_RATIO = "token_ratio"
 
 
-class Evaluation(NamedTuple):
+class EvaluationRecord(NamedTuple):
     """The means of one evaluation.
 
-    Example: Evaluation(step=60, numbers={"16": 0.83, "64": 0.88, "thought/length": 16})
+    Example: EvaluationRecord(step=60, numbers={"16": 0.83, "64": 0.88, "thought/length": 16})
     """
 
     step: int
@@ -88,7 +88,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [row for line in lines if (row := _parse(line)) is not None]
 
 
-def read_evaluations(path: Path) -> list[Evaluation]:
+def read_evaluations(path: Path) -> list[EvaluationRecord]:
     """The evaluations a metrics file tells of, in the order they were written."""
     found = []
     for row in read_rows(path):
@@ -96,11 +96,11 @@ def read_evaluations(path: Path) -> list[Evaluation]:
             k.removeprefix(EVALUATION): v for k, v in row.items() if k.startswith(EVALUATION)
         }
         if numbers:
-            found.append(Evaluation(row["step"], numbers))
+            found.append(EvaluationRecord(row["step"], numbers))
     return found
 
 
-def read_reference(run_dir: Path | None) -> Evaluation | None:
+def read_reference(run_dir: Path | None) -> EvaluationRecord | None:
     """The first evaluation that a folder holds; None without a folder.
 
     Raises ConfigError if the folder holds none of thoughts.

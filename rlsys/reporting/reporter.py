@@ -25,7 +25,7 @@ from rlsys.reporting.live_view import live_block, plain_line, scores
 from rlsys.reporting.metrics_file import (
     EVALUATION,
     METRICS,
-    Evaluation,
+    EvaluationRecord,
     MetricsSink,
     length_ratios,
     read_evaluations,
@@ -36,7 +36,7 @@ from rlsys.training.run_folder import CONFIG
 SAMPLES = "samples"
 
 
-class Reporter:
+class RunReporter:
     """Reports one run of `total_steps` steps into `run_dir` and onto `console`."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Reporter:
         run_dir: Path,
         total_steps: int,
         console: Console,
-        reference: Evaluation | None = None,
+        reference: EvaluationRecord | None = None,
     ) -> None:
         """Token ratios are taken against `reference`, else against the run's first evaluation."""
         self._reference = reference

@@ -8,10 +8,10 @@ from statistics import fmean
 
 from rich.table import Table
 
-from rlsys.reporting.metrics_file import Evaluation
+from rlsys.reporting.metrics_file import EvaluationRecord
 
 
-def evaluation_table(evaluations: Mapping[str, Evaluation]) -> Table:
+def evaluation_table(evaluations: Mapping[str, EvaluationRecord]) -> Table:
     """The anytime curve where there is one, else one column per number; a row per evaluation.
 
     `evaluations` maps a row's name to its numbers. With two rows or more a last one shows the
@@ -21,7 +21,7 @@ def evaluation_table(evaluations: Mapping[str, Evaluation]) -> Table:
     return _curve_table(evaluations) if first.accuracy else _number_table(evaluations)
 
 
-def _curve_table(evaluations: Mapping[str, Evaluation]) -> Table:
+def _curve_table(evaluations: Mapping[str, EvaluationRecord]) -> Table:
     """Accuracy per budget, their mean (anytime accuracy) and the mean thought length in tokens."""
     table = Table(title="Accuracy on held-out problems by thinking budget (tokens)")
     table.add_column("")
@@ -38,7 +38,7 @@ def _curve_table(evaluations: Mapping[str, Evaluation]) -> Table:
     return table
 
 
-def _number_table(evaluations: Mapping[str, Evaluation]) -> Table:
+def _number_table(evaluations: Mapping[str, EvaluationRecord]) -> Table:
     """Every number without a "/" in its name, those of groups of metrics are for the files.
 
     An evaluation that lost all its episodes has nearly none of them.
@@ -58,7 +58,7 @@ def _number_table(evaluations: Mapping[str, Evaluation]) -> Table:
     return table
 
 
-def _numbers(evaluation: Evaluation) -> list[float]:
+def _numbers(evaluation: EvaluationRecord) -> list[float]:
     """Accuracies in budget order, their mean, the thought length."""
     accuracies = list(evaluation.accuracy.values())
     return [*accuracies, fmean(accuracies), evaluation.thought_length]

@@ -12,7 +12,7 @@ from rlsys.training.protocols import GroupRunner, Reporter
 from rlsys.types import GroupReport, Task
 
 
-async def evaluate(
+async def evaluate_policy(
     runner: GroupRunner, problems: Sequence[Task], reporter: Reporter, step: int
 ) -> list[GroupReport]:
     """Grow a group for every problem, report the means and return the groups' reports."""

@@ -20,7 +20,7 @@ from rlsys.data.problems import TaskStream
 from rlsys.errors import TrainingError
 from rlsys.training.buffer import GroupBuffer
 from rlsys.training.checkpoints import CheckpointStore
-from rlsys.training.evaluation import evaluate
+from rlsys.training.evaluation import evaluate_policy
 from rlsys.training.metrics import Stopwatch, step_metrics
 from rlsys.training.protocols import (
     FinishedGroup,
@@ -117,7 +117,7 @@ async def train(
             step += 1
             await _report(config, parts, step, groups, trained, watch, gap, len(buffer.finished()))
             if _due(step, config.evaluation.every, config.steps):
-                evaluation = evaluate(parts.runner, held_out, parts.reporter, step)
+                evaluation = evaluate_policy(parts.runner, held_out, parts.reporter, step)
                 await unless_stopped(parts.stop, evaluation)
             if _due(step, config.checkpoint.every, config.steps):
                 await parts.checkpoints.save(step, parts.learner, buffer.finished())

@@ -17,7 +17,7 @@ from rlsys.cli.app import app
 from rlsys.environments.dialogue import evaluation_episodes
 from rlsys.environments.dialogue_report import report_dialogues
 from rlsys.errors import EngineError
-from rlsys.reporting.reporter import Reporter
+from rlsys.reporting.reporter import RunReporter
 from rlsys.sft.tiny_model import build_tiny
 from rlsys.types import Group, GroupReport, Problem
 
@@ -172,7 +172,7 @@ def test_train_reports_and_ends_with_the_table(
 ) -> None:
     from rlsys.launch import training
 
-    def short_run(_: object, reporter: Reporter) -> bool:
+    def short_run(_: object, reporter: RunReporter) -> bool:
         reporter.evaluation(0, {"score/16": 0.25, "thought/length": 9.0})
         reporter.evaluation(2, {"score/16": 0.5, "thought/length": 7.0})
         return True
@@ -243,7 +243,7 @@ def test_an_evaluation_tells_of_lost_episodes(
     config: Path, monkeypatch: pytest.MonkeyPatch, lost: int, code: int, said: str
 ) -> None:
     from rlsys.launch import training
-    from rlsys.training.evaluation import evaluate, loss_warning
+    from rlsys.training.evaluation import evaluate_policy, loss_warning
 
     class Runner:
         """Loses the first episodes."""
@@ -251,9 +251,9 @@ def test_an_evaluation_tells_of_lost_episodes(
         async def evaluate_group(self, index: int, _: object) -> GroupReport:
             return dialogue_report(lost=index < lost)
 
-    def evaluate_without_ray(_: object, reporter: Reporter) -> str | None:
+    def evaluate_without_ray(_: object, reporter: RunReporter) -> str | None:
         problems = evaluation_episodes(48)
-        return loss_warning(asyncio.run(evaluate(Runner(), problems, reporter, 0)))
+        return loss_warning(asyncio.run(evaluate_policy(Runner(), problems, reporter, 0)))
 
     monkeypatch.setattr(training, "evaluate", evaluate_without_ray)
     result = run_cli.invoke(app, ["eval", str(config)])

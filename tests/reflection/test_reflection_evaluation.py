@@ -18,7 +18,7 @@ from rlsys.reflection.labelling.arithmetic import result_chunks
 from rlsys.reflection.labelling.evaluation import (
     boundaries,
     detection_scores,
-    evaluate,
+    evaluate_detector,
     revision_cuts,
 )
 from rlsys.reflection.labelling.journal import Journal
@@ -216,7 +216,7 @@ def test_revision_alone_saves_tokens_at_no_loss_if_the_cut_is_right() -> None:
     items = [labelled(twice), labelled(twice, "p/1")]
     detector = Known([detection(twice, 0.1, 0.9, 0.1, 0.9)] * 2)
     generator = Calculator()
-    evaluation = asyncio.run(evaluate(policy(generator), detector, items, [0.2]))
+    evaluation = asyncio.run(evaluate_detector(policy(generator), detector, items, [0.2]))
     rows = {row.cut: row for row in evaluation.revisions}
     assert evaluation.detection.accuracy == 1.0
     assert evaluation.counts["read"] == 2

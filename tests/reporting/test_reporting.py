@@ -20,8 +20,8 @@ from rlsys.config import (
 from rlsys.config.loading import dump_config
 from rlsys.errors import ConfigError
 from rlsys.reporting.live_view import live_block, plain_line
-from rlsys.reporting.metrics_file import Evaluation, read_reference
-from rlsys.reporting.reporter import Reporter
+from rlsys.reporting.metrics_file import EvaluationRecord, read_reference
+from rlsys.reporting.reporter import RunReporter
 from rlsys.reporting.tables import evaluation_table
 from rlsys.training.run_folder import check_resume, last_checkpoint
 
@@ -41,10 +41,10 @@ METRICS = {
 LENGTH = {"thought/length": 41.4}
 
 
-def reporter_of(run_dir: Path, *, terminal: bool = False) -> tuple[Reporter, io.StringIO]:
+def reporter_of(run_dir: Path, *, terminal: bool = False) -> tuple[RunReporter, io.StringIO]:
     shown = io.StringIO()
     console = Console(file=shown, force_terminal=terminal, width=100, no_color=True)
-    return Reporter(run_dir, 60, console), shown
+    return RunReporter(run_dir, 60, console), shown
 
 
 def rows_of(run_dir: Path) -> list[dict[str, Any]]:
@@ -157,13 +157,13 @@ def test_thoughts_are_compared_with_those_of_the_runs_start(tmp_path: Path) -> N
 
 def test_an_evaluation_is_compared_with_another_run(tmp_path: Path) -> None:
     numbers = {"thought/length": 40.0, "response/length": 50.0, "thought/length/difficulty_2": 10.0}
-    base = Reporter(tmp_path / "base", 0, Console(file=io.StringIO()))
+    base = RunReporter(tmp_path / "base", 0, Console(file=io.StringIO()))
     base.start("", "")
     with base:
         base.evaluation(0, {"score/64": 0.4, **numbers})
         base.evaluation(9, {"score/64": 0.4, "thought/length": 1.0})
     reference = read_reference(tmp_path / "base")
-    with Reporter(tmp_path / "run", 0, Console(file=io.StringIO()), reference) as reporter:
+    with RunReporter(tmp_path / "run", 0, Console(file=io.StringIO()), reference) as reporter:
         reporter.start("", "")
         reporter.evaluation(0, {"score/64": 0.4} | {n: v / 4 for n, v in numbers.items()})
     (row,) = rows_of(tmp_path / "run")
@@ -181,7 +181,7 @@ def test_a_reference_without_an_evaluation_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_single_evaluation_has_no_change(tmp_path: Path) -> None:
-    table = evaluation_table({"step 0": Evaluation(0, {"16": 0.5, "thought/length": 12.0})})
+    table = evaluation_table({"step 0": EvaluationRecord(0, {"16": 0.5, "thought/length": 12.0})})
     assert table.row_count == 1
 
 

@@ -27,7 +27,7 @@ class EconomicsDialect:
     def observation_fields(self) -> tuple[str, ...]:
         """Those of the published original, so that its servers can be played too.
 
-        With the policy's tokenizer in `reset_options`; see `objection`.
+        With the policy's tokenizer in `reset_options`; see `refusal`.
         """
         return ("question", "remaining_budget", "questions_remaining", "step_idx", "history")
 
@@ -36,7 +36,7 @@ class EconomicsDialect:
         """The response."""
         return "response"
 
-    def objection(self, first: Fields) -> str | None:
+    def refusal(self, first: Fields) -> str | None:
         """Where a server counts in a unit of its own, no budget is one of sampled ids.
 
         The published original does not say in what it counts, and is believed.

@@ -32,7 +32,7 @@ class Dialect(Protocol):
         """Field of an action that holds the reply."""
         ...
 
-    def objection(self, first: Fields) -> str | None:
+    def refusal(self, first: Fields) -> str | None:
         """Why an environment that begins with `first` must not be played, with the remedy."""
         ...
 
@@ -68,7 +68,7 @@ class TextDialect:
         named = (self.observation_field, self.remaining_field)
         return tuple(name for name in named if name is not None)
 
-    def objection(self, first: Fields) -> str | None:
+    def refusal(self, first: Fields) -> str | None:
         """None: nothing is known of it."""
         return None
 

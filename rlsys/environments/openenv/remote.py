@@ -129,7 +129,7 @@ class RemoteEnvironment:
         self._check_fields("observation", schema.observation.properties)
         self._check_fields("action", schema.action.properties)
         try:
-            objection = await self._first_objection()
+            refusal = await self._check_first_turn()
         except _Full as full:
             _log.warning(
                 "the server at environment.url %r is full (%s); episodes will wait for sessions",
@@ -142,10 +142,10 @@ class RemoteEnvironment:
                 f"{error}; correct what is sent with a reset "
                 f"({', '.join(self.dialect.reset_options) or 'nothing but a seed'}) or the server"
             ) from None
-        if objection is not None:
-            raise ConfigError(f"the server at environment.url {self.url!r}: {objection}")
+        if refusal is not None:
+            raise ConfigError(f"the server at environment.url {self.url!r}: {refusal}")
 
-    async def _first_objection(self) -> str | None:
+    async def _check_first_turn(self) -> str | None:
         """Begin an episode, and return what the dialect objects to.
 
         Raises _Full, ConfigError if no session is opened at the first attempt, EpisodeLost if its
@@ -161,7 +161,7 @@ class RemoteEnvironment:
         try:
             session = RemoteSession(self, socket, self._message_timeout_s)
             await session.reset(seed=0)
-            return self.dialect.objection(session.seen)
+            return self.dialect.refusal(session.seen)
         finally:
             await socket.close()
 

@@ -27,7 +27,7 @@ class NotOpenEnv(Exception):
     """What answers over HTTP is something else."""
 
 
-class Answer(BaseModel):
+class Frame(BaseModel):
     """A frame of the server."""
 
     type: str
@@ -71,7 +71,7 @@ class Health(BaseModel):
     status: str
 
 
-async def ask(socket: ClientConnection, message: dict[str, Any], timeout_s: float) -> Answer:
+async def ask(socket: ClientConnection, message: dict[str, Any], timeout_s: float) -> Frame:
     """Send a message and return the answer. Raises ConnectionClosed, NoAnswer.
 
     After a NoAnswer, or when cancelled, the socket is of no more use: an answer that comes late
@@ -82,7 +82,7 @@ async def ask(socket: ClientConnection, message: dict[str, Any], timeout_s: floa
             # Where the server closed the socket, its last words may still wait to be read.
             with suppress(ConnectionClosed):
                 await socket.send(json.dumps(message))
-            return Answer.model_validate_json(await socket.recv())
+            return Frame.model_validate_json(await socket.recv())
     except TimeoutError:
         raise NoAnswer(f"no answer within {timeout_s:g} s") from None
     except ValidationError:

@@ -101,7 +101,7 @@ class RevisionScores:
     """Kept thought tokens in percent."""
 
 
-class Evaluation(NamedTuple):
+class DetectorEvaluation(NamedTuple):
     """The reflection model on its own."""
 
     detection: DetectionScores
@@ -118,12 +118,12 @@ class Evaluation(NamedTuple):
         }
 
 
-async def evaluate(
+async def evaluate_detector(
     policy: Policy,
     detector: Detector,
     labelled: Sequence[LabelledThought],
     ratios: Sequence[float],
-) -> Evaluation:
+) -> DetectorEvaluation:
     """Detect and revise thoughts whose result chunks are known.
 
     Args:
@@ -142,7 +142,7 @@ async def evaluate(
     revisions = tuple(
         _revision_scores(name, cuts[name], answers[name], originals, thoughts) for name in cuts
     )
-    return Evaluation(
+    return DetectorEvaluation(
         detection_scores(detections, [item.results for item in labelled]),
         detection_counts(detections),
         revisions,

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 from rlsys.config import EndpointAgentConfig, LocalModelConfig
-from rlsys.endpoints import EndpointFailure, Reply, ask, endpoint_client
+from rlsys.endpoints import ChatReply, EndpointFailure, ask, endpoint_client
 from rlsys.environments.economics.benchmark.agents import AgentAnswer
 from rlsys.environments.economics.errors import EndpointError
 from rlsys.environments.economics.models import EconomicsObservation
@@ -106,7 +106,7 @@ class EndpointAgent:
     def learn(self, seen: EconomicsObservation, answer: AgentAnswer, reward: float) -> None:
         """Do nothing: the model is fixed."""
 
-    async def _ask(self, prompt: str, max_tokens: int) -> Reply:
+    async def _ask(self, prompt: str, max_tokens: int) -> ChatReply:
         config = self._config
         return await ask(
             self._client,
