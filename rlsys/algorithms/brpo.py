@@ -1,15 +1,15 @@
 """Budget-relative policy optimisation: advantages of thoughts that are cut at several budgets.
 
 Source: Qi et al., "Optimizing Anytime Reasoning via Budget Relative Policy Optimization",
-arXiv 2505.13438v3; equation numbers below are the paper's. Nothing is divided by a standard
-deviation.
+arXiv 2505.13438v3. The equation numbers below are those of the paper. No advantage is divided by a
+standard deviation.
 
-Shapes. G episodes of one problem; M increasing budgets, counted s = 0..M-1; A answers per budget;
-N = M * A answers of one episode in slot order, entries [s * A, (s + 1) * A) belonging to budget s.
-Slot s of a thought is its tokens [budget[s - 1], budget[s]).
+Shapes: G episodes of one problem; M increasing budgets, counted s = 0..M-1; A answers per budget;
+N = M * A answers of one episode, in slot order. The answers at budget s are entries
+[s * A, (s + 1) * A). Slot s of a thought is its tokens [budget[s - 1], budget[s]).
 
-V1 is a baseline from the same thought under smaller budgets, V2 one from all thoughts of the group.
-So mode `v1only` rewards the progress of a thought, and `v2only` is the one that resembles GRPO.
+V1 is a baseline from the same thought under smaller budgets. V2 is a baseline from all thoughts of
+the group. Mode `v1only` therefore rewards the progress of a thought, and `v2only` resembles GRPO.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 
 class Branch(NamedTuple):
-    """One distinct place where a thought is cut, and the answers sampled there."""
+    """One distinct position where a thought is cut, and the answers sampled there."""
 
     cut: int
     """Thought tokens kept."""
@@ -60,7 +60,8 @@ def prior(name: str, budgets: Sequence[int]) -> Array:
 def budget_coefficients(budgets: Sequence[int]) -> Array:
     """Return the share of V1 by tokens, budget[s - 1] / budget[-1] (Figure 1), float64[M].
 
-    The published code and Eq. 9 mix by index, s / M; the two agree when budgets are evenly spaced.
+    The published code and Eq. 9 use the index instead, s / M. Both give the same shares if the
+    budgets are evenly spaced.
     """
     return np.array([0, *budgets[:-1]], dtype=np.float64) / budgets[-1]
 
@@ -76,34 +77,35 @@ def returns(scores: ArrayLike, prior: ArrayLike) -> Array:
 
 
 def progress_baseline(scores: ArrayLike, prior: ArrayLike, decay: float) -> Array:
-    """Return V1 (Eq. 7), float64[G, M]: the mean of a thought's own earlier scores.
+    """Return V1 (Eq. 7), float64[G, M]: a weighted mean of the earlier scores of the same thought.
 
-    The score at budget k < s weighs decay ** (s - k), normalised, so the newest score has the
-    largest weight. The prior's mass from s on scales the mean to the size of the return. V1[:, 0]
-    is 0.
+    The score at budget k < s has the weight decay ** (s - k), normalised, so the newest score has
+    the largest weight. The mean is multiplied by the sum of the prior from s on, which scales it to
+    the size of the return. V1[:, 0] is 0, because no score comes before slot 0.
     """
     prior_M = np.asarray(prior, dtype=np.float64)
     slots_M = np.arange(prior_M.size)
     age_MM = slots_M[:, None] - slots_M
-    # Decay to the power of s - k - 1 makes the newest weight exactly 1, and normalising removes the
-    # shift again. Every row but the first then sums to at least 1, so the division below can use 1
-    # as its floor and leaves the empty first row at 0. `abs` only keeps the upper triangle, which
-    # tril removes, from overflowing.
+    # The exponent s - k - 1 makes the newest weight exactly 1; normalising removes the shift again.
+    # Every row except the first then sums to at least 1. So the division below can use 1 as the
+    # smallest divisor, and the empty first row stays 0. tril removes the upper triangle; `abs` only
+    # prevents an overflow there.
     weights_MM = np.tril(np.power(decay, np.abs(age_MM - 1)), k=-1)
     weights_MM /= np.maximum(weights_MM.sum(axis=1, keepdims=True), 1.0)
-    # The return at s sums the prior's weights from s on. A mean score times this mass is the return
-    # that the thought would get if it stayed as good as it was before slot s.
+    # The return at s is a sum over the budgets from s on, weighted by the prior. The mean score
+    # times the sum of these weights is the return of a thought that stays as good as it was before.
     remaining_M = np.cumsum(prior_M[::-1])[::-1]
     mean_GM: Array = np.asarray(scores, dtype=np.float64) @ weights_MM.T
     return remaining_M * mean_GM
 
 
 def group_baseline(returns_GM: Array) -> Array:
-    """Return V2 (Eq. 8), float64[1, M]: the mean return of the group, the own one included.
+    """Return V2 (Eq. 8), float64[1, M]: the mean return over all thoughts of the group.
 
-    A group of one has no baseline: V2 is 0.
+    A group of one thought has no baseline: V2 is 0.
     """
-    # The mean of a single return is that return, and every advantage would be 0.
+    # The mean of one return is the return itself. As a baseline it would make every advantage 0,
+    # and a group of one would train nothing.
     if len(returns_GM) == 1:
         return np.zeros_like(returns_GM)
     mean_1M: Array = returns_GM.mean(axis=0, keepdims=True)
@@ -123,9 +125,10 @@ def thought_advantages(
     Args:
         scores: [G, M] mean score of the A answers at each budget.
         prior: [M] weight of each budget, summing to 1; see `prior`.
-        mode: baseline subtracted from the return. `brpo` mixes V1 and V2, `v1only` and `v2only`
-            take one of them, `none` takes 0, `notrain` the return itself (only answers train).
-        decay: weight of a score against the one a budget later in V1, in (0, 1].
+        mode: baseline subtracted from the return. `brpo` mixes V1 and V2; `v1only` and `v2only`
+            use one of them; `none` uses 0; `notrain` uses the return itself, so thoughts are not
+            trained and only answers are.
+        decay: weight of a score in V1 relative to the score one budget later, in (0, 1].
         coefficients: [M] share of V1 in the mix; None is s / M. See `budget_coefficients`.
 
     Raises:
@@ -142,8 +145,8 @@ def thought_advantages(
     returns_GM = returns(scores, prior)
     match mode:
         case "brpo":
-            # The later the slot, the more earlier scores of its own a thought has. So V1 starts
-            # with no share at all, where it knows nothing, and gains on V2 from slot to slot.
+            # V1 averages the earlier scores of the same thought. Slot 0 has none, so V1 has share 0
+            # there. Later slots have more of them, V1 gets less noisy, and its share increases.
             share_M = np.arange(num_budgets) / num_budgets
             if coefficients is not None:
                 share_M = np.asarray(coefficients, dtype=np.float64)
@@ -169,14 +172,15 @@ def answer_advantages(
 ) -> Array:
     """Return the advantage of every answer (Section 2.3, published code), float64[G, N].
 
-    With A >= 2 the baseline is the mean score of the same episode's answers at the same cut, the
-    own one included. With A == 1 there are no siblings; it is the mean of the slot over episodes.
+    With A >= 2 the baseline is the mean score of all answers of the same episode at the same cut.
+    With A == 1 a cut may have a single answer, so the baseline is the mean of the slot over
+    episodes.
 
     Args:
         scores: [G, N] score of each answer, in slot order.
-        splits: [G, N] number of the cut each answer hangs from; see `truncation_plan`.
+        splits: [G, N] number of the cut that each answer follows; see `truncation_plan`.
         answers: A, answers per budget.
-        method: `brpo` trains every answer, `grpo` only the last entry (the full budget's).
+        method: `brpo` trains every answer, `grpo` only the last entry (at the full budget).
 
     Raises:
         ValueError: unknown method.
@@ -185,11 +189,12 @@ def answer_advantages(
         raise ValueError(f"answer method {method!r} is unknown; use 'brpo' or 'grpo'")
     scores_GN = np.asarray(scores, dtype=np.float64)
     if answers == 1:
-        # Across episodes here: against itself the only answer of a cut would get advantage 0.
+        # A cut has only one answer here (or one per budget that shares it). Its own score as the
+        # baseline would make the advantage 0, so the baseline comes from the other episodes too.
         baseline_GN = scores_GN.mean(axis=0, keepdims=True)
     else:
-        # By cut and not by budget: where a thought ends early, several budgets share its end, and
-        # the answers of all of them were given under the same condition.
+        # Group by cut and not by budget: if a thought ends early, all larger budgets keep the same
+        # tokens, so their answers are samples from the same distribution.
         splits_GN = np.asarray(splits)
         siblings_GNN = splits_GN[:, :, None] == splits_GN[:, None, :]
         sums_GN = np.einsum("gij,gj->gi", siblings_GNN, scores_GN)
@@ -205,13 +210,14 @@ def truncation_plan(
 ) -> list[Branch]:
     """Return where a thought is cut and how many answers each cut gets, in order of the cuts.
 
-    A thought of `length` tokens (its own end-of-thought token included) is cut at every budget
-    below `length`; the budgets from `length` on share the whole thought, so that every episode has
-    M * A answers. `closed` says whether the thought ended with its own end-of-thought token.
+    A thought of `length` tokens is cut at every budget below `length`. All budgets from `length` on
+    share one cut, which keeps the whole thought. So every episode has M * A answers. `length`
+    includes the end-of-thought token if the policy sampled one; `closed` is True in that case.
 
     Example: truncation_plan(20, True, (16, 32, 48), 2) == [(16, 2, 0, True), (20, 4, 1, False)]
     """
-    # Budgets increase, so equal cuts are neighbours and groupby joins all of them.
+    # groupby joins only neighbours. That is enough: budgets increase, so equal cuts are neighbours.
+    # Equal cuts share one branch, and the kept tokens are packed and evaluated once.
     cuts = [min(budget, length) for budget in budgets]
     return [
         Branch(cut, answers * len(list(shared)), split, not (closed and cut == length))

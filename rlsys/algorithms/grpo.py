@@ -10,23 +10,24 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 EPSILON = 1e-4
-"""Added to the standard deviation: a group that nearly agrees must not get huge advantages."""
+"""Added to the standard deviation, so that nearly equal rewards do not give huge advantages."""
 
 
 def advantages(rewards: ArrayLike, *, scale: str = "none") -> NDArray[np.float64]:
     """Return the advantage of each of the G episodes of one problem, float64[G].
 
-    `none` subtracts the group's mean; `std` also divides by the group's standard deviation plus
-    EPSILON. The deviation is the sample one (divisor G - 1): the group is a sample of the policy's
-    answers to this problem, and the widespread GRPO implementations take it too. `leave_one_out`
-    subtracts the mean of the other G - 1 rewards, which is `none` times G / (G - 1).
-    Equal rewards give exactly 0.
+    `none` subtracts the mean of the group. `std` also divides by the standard deviation of the
+    group plus EPSILON. This is the sample deviation (divisor G - 1), as in the common GRPO
+    implementations: the group is a sample of the policy's answers to this problem. `leave_one_out`
+    subtracts the mean of the other G - 1 rewards, which is `none` times G / (G - 1). Equal rewards
+    give exactly 0.
 
     Raises:
         ValueError: unknown scale.
     """
     rewards_G = np.asarray(rewards, dtype=np.float64)
-    # Measured from the first reward, equal rewards are exact zeros before any rounding of the mean.
+    # The mean of equal rewards may have a rounding error. Differences to the first reward are
+    # exactly 0 for equal rewards, and so is their mean.
     offset_G = rewards_G - rewards_G[0]
     centred_G: NDArray[np.float64] = offset_G - offset_G.mean()
     match scale:

@@ -1,13 +1,15 @@
-"""Losses on flat tokens, and the sums from which their metrics are made.
+"""Losses on flat tokens, and the sums from which their metrics are computed.
 
-A loss is a sum over tokens of weight * term, and the weights already contain the normaliser of the
-whole mini-batch (`token_scale`). So the losses of any split into micro-batches, accumulation steps
-and ranks add up to the same total, and so do the gradients; no part of a split may average.
+A loss is a sum over tokens of weight * term. The weights already contain the normaliser of the
+whole mini-batch (`token_scale`). A mini-batch may be split into micro-batches, accumulation steps
+and ranks in any way: the losses of the parts add up to the same total, and so do the gradients. No
+part may divide by its own number of tokens.
 
-Metrics follow the same rule. The ending of a name defines how two parts join and what is reported:
+Metrics follow the same rule. The last part of a name defines how the values of two parts are joined
+and what is reported:
 
     tokens      added              trained tokens (weight not 0)
-    pairs       added              pairs, if the loss is over pairs; then they are the divisor
+    pairs       added              pairs, if the loss is over pairs; they replace tokens as divisor
     NAME_sum    added              NAME_mean = sum / tokens
     NAME_count  added              NAME_share = count / tokens
     NAME_max    larger one         NAME_max
@@ -29,7 +31,7 @@ from rlsys.config import LossConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossInputs:
-    """Inputs of the policy loss, each [T]; where the weight is 0 the other values are not used."""
+    """Inputs of the policy loss, each [T]. Values of tokens with weight 0 are ignored."""
 
     logprobs_T: Tensor
     """Log-probs under the weights being trained; the gradient flows through these."""
@@ -39,14 +41,14 @@ class LossInputs:
     """Log-probs by the engine that sampled the tokens."""
     advantages_T: Tensor
     weights_T: Tensor
-    """`token_scale` times the segment's weight; 0 on tokens that are not trained."""
+    """`token_scale` times the weight of the segment; 0 on tokens that are not trained."""
     reference_logprobs_T: Tensor | None = None
-    """Log-probs under the frozen starting policy; needed if kl_coefficient is not 0."""
+    """Log-probs under the frozen starting policy; required if kl_coefficient is not 0."""
     entropy_T: Tensor | None = None
-    """Entropy of the distribution of each token; needed if entropy_coefficient is not 0."""
+    """Entropy of the distribution of each token; required if entropy_coefficient is not 0."""
     sequences_T: Tensor | None = None
-    """Number of the token's response within the micro-batch, below T, as int64 or int32; negative
-    for padding. Needed by the surrogate `gspo`."""
+    """Index of the token's response within the micro-batch, below T, as int64 or int32; negative
+    for padding. Required by the surrogate `gspo`."""
 
 
 def policy_loss(inputs: LossInputs, config: LossConfig) -> tuple[Tensor, dict[str, Tensor]]:
@@ -58,8 +60,8 @@ def policy_loss(inputs: LossInputs, config: LossConfig) -> tuple[Tensor, dict[st
     """
     assert inputs.reference_logprobs_T is not None or config.kl_coefficient == 0
     assert inputs.entropy_T is not None or config.entropy_coefficient == 0
-    # Not by the advantage: a trained token may have advantage 0, and still counts in every mean and
-    # in the KL and entropy terms.
+    # The weight decides what is trained, not the advantage: a trained token may have advantage 0.
+    # It still counts in every mean and in the KL and entropy terms.
     trained_T = inputs.weights_T != 0
     loss_T, metrics = _weighted_surrogate(inputs, trained_T, config)
     if inputs.reference_logprobs_T is not None:
@@ -95,6 +97,8 @@ def surrogate(
     clipped_T = ratio_T.clamp(1.0 - config.clip_low, 1.0 + config.clip_high)
     if config.surrogate == "cispo":
         return clipped_T.detach() * advantages_T * logprobs_T
+    # The minimum is a lower bound of the gain. A ratio that moves further out of the interval gains
+    # nothing, but a ratio on the wrong side still gets the gradient that moves it back.
     surrogate_T = torch.minimum(ratio_T * advantages_T, clipped_T * advantages_T)
     if config.dual_clip is None:
         return surrogate_T
@@ -148,28 +152,26 @@ def _weighted_surrogate(
     inputs: LossInputs, trained_T: Tensor, config: LossConfig
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the clipped, importance-weighted surrogate of every token and its metric sums."""
-    # Untrained tokens are set to 0 before exp. Their weight of 0 would not be enough: 0 times NaN
-    # or infinity is NaN, in the gradient too.
+    # Untrained tokens are set to 0 before exp. Their weight 0 alone is not enough: 0 times NaN or
+    # infinity is NaN, and the gradient would be NaN too.
     logprobs_T = _clean(trained_T, inputs.logprobs_T)
     old_T = _clean(trained_T, inputs.old_logprobs_T)
     sampled_T = _clean(trained_T, inputs.sampled_logprobs_T)
     advantages_T = _clean(trained_T, inputs.advantages_T)
 
     low, high = 1.0 - config.clip_low, 1.0 + config.clip_high
-    # The probability ratio to the engine is split in two. `ratio` compares the learner with itself,
-    # so the clip bounds what the update changes. `importance` compares learner and engine, which
-    # differ by rounding and by stale weights; it is a constant factor and gets no gradient.
+    # The probability ratio to the engine has two factors. `ratio` compares the learner before and
+    # after the update, so the clip limits the update. `importance` compares learner and engine,
+    # which differ by rounding and by stale weights; it is a constant and gets no gradient.
     if config.surrogate == "gspo":
         assert inputs.sequences_T is not None
         ratio_T = sequence_ratio(logprobs_T, old_T, trained_T, inputs.sequences_T)
     else:
         ratio_T = torch.exp(logprobs_T - old_T)
     importance_T = torch.exp(old_T - sampled_T).detach()
-    # Only the upper side is bounded: a large weight lets one token dominate the batch, a small one
-    # merely removes a token that the learner would hardly sample.
+    # Only the upper side is bounded: a very large weight would let one token dominate the batch. A
+    # very small weight only removes a token that the learner would almost never sample.
     weight_T = importance_T.clamp(max=config.importance_cap)
-    # The minimum is a lower bound of the gain: leaving the interval is never rewarded, but the way
-    # back into it keeps its gradient.
     surrogate_T = surrogate(logprobs_T, ratio_T, advantages_T, config)
 
     # The clip acts only where the ratio has already moved in the direction of the advantage, so
@@ -190,7 +192,7 @@ def _weighted_surrogate(
         "engine_gap_sum": _total(trained_T, gap_T),
         "engine_gap_max": gap_T.max(),
         "importance_sum": _total(trained_T, weight_T),
-        # Compared before the clamp: afterwards nothing exceeds the cap.
+        # Count before the clamp: after it no weight exceeds the cap.
         "importance_truncated_count": _total(trained_T, importance_T > config.importance_cap),
     }
 
@@ -214,8 +216,9 @@ def token_scale(
     """Return the factor on the tokens of one episode that turns a sum over tokens into an average.
 
     Args:
-        aggregation: `constant` favours no length (Dr. GRPO), `token_mean` weighs every token of the
-            mini-batch alike (DAPO), `sequence_mean` every episode alike (GRPO).
+        aggregation: `constant` divides by a fixed length, so no length is preferred (Dr. GRPO);
+            `token_mean` gives every token of the mini-batch the same weight (DAPO); `sequence_mean`
+            gives every episode the same weight (GRPO).
         episodes: episodes of the whole mini-batch, over all micro-batches and ranks.
         constant: tokens per episode that `constant` divides by.
         trained_tokens: trained tokens of the whole mini-batch.
@@ -250,7 +253,7 @@ def advantage_scale(square_sum: float, episodes: float) -> float:
 
 
 def merge_metrics(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Join the metric sums of two parts of a mini-batch, which must have the same names."""
+    """Join the metric sums of two parts of a mini-batch. Both must have the same names."""
     return {
         name: torch.maximum(left[name], right[name]) if is_max(name) else left[name] + right[name]
         for name in left
@@ -258,12 +261,12 @@ def merge_metrics(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> di
 
 
 def is_max(name: str) -> bool:
-    """True for metrics of which the larger one is kept, False for those that are added."""
+    """True if the larger of two values is kept, False if the two are added."""
     return name.endswith("_max")
 
 
 def summarise(metric_sums: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return what is reported for the sums of a whole mini-batch: means, shares, maxima, tokens."""
+    """Return the reported metrics of a whole mini-batch: means, shares, maxima and tokens."""
     # A mini-batch without trained tokens reports zeros instead of dividing by zero.
     units = max(float(metric_sums.get("pairs", metric_sums["tokens"])), 1.0)
     summary: dict[str, float] = {}
@@ -292,8 +295,10 @@ def _total(trained_T: Tensor, values_T: Tensor) -> Tensor:
 def _k3(logprobs_T: Tensor, other_T: Tensor) -> Tensor:
     """Estimate KL(policy || other) on tokens that the policy sampled: never negative, low variance.
 
-    With r = other / policy it is r - 1 - log r, the plain estimate -log r plus a term of mean 0.
+    With r = other / policy the estimate is r - 1 - log r. The plain estimate is -log r; the added
+    term r - 1 has mean 0 and reduces the variance.
     """
-    # expm1 keeps the digits that exp(x) - 1 would lose for the tiny x of two nearly equal policies.
+    # Two nearly equal policies give a very small x. expm1(x) keeps the digits that exp(x) - 1 would
+    # lose.
     log_ratio_T = other_T - logprobs_T
     return torch.expm1(log_ratio_T) - log_ratio_T

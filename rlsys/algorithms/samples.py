@@ -1,9 +1,9 @@
-"""From a group of scored episodes to samples: a number on every sampled token.
+"""From a group of scored episodes to samples: an advantage for every sampled token.
 
-Every method is one function `samples(group, config)`. It may rely on the trees of the environments
-that it fits: an anytime episode has its prompt as segment 0, its thought as segment 1, and answers
-(with the forced text before them) that hang off the thought at its cuts; a dialogue is one trunk in
-which answers and observations alternate.
+Every method is one function `samples(group, config)`. It may assume the tree that its environments
+build. In an anytime episode segment 0 is the prompt and segment 1 the thought; forced text and
+answers follow the thought at its cuts. A dialogue is one chain of segments, in which answers and
+observations alternate.
 
 Shapes: G episodes, M budgets, A answers per budget, N = M * A answers of an episode, L tokens of
 its thought, T turns of the longest dialogue.
@@ -41,16 +41,20 @@ from rlsys.types import Episode, Group, Sample
 
 
 class Algorithm(Protocol):
-    """The class that `algorithm.method: package.module:Class` names, beside its `Config`."""
+    """Interface of the class that `algorithm.method: package.module:Class` names.
+
+    The class also has a `Config`; see rlsys.config.plugins.
+    """
 
     @staticmethod
     def samples(group: Group, config: RunConfig) -> tuple[Sample, ...]:
-        """Return one sample per episode of a group that has at least one, in order."""
+        """Return one sample per episode, in order. The group has at least one episode."""
         ...
 
 
 def build_samples(group: Group, config: RunConfig) -> tuple[Sample, ...]:
     """Return one sample per episode, in order; none for an empty group."""
+    # A group is empty if its environment lost every episode. Methods need not handle that.
     if not group.episodes:
         return ()
     outside: type[Algorithm] | None = plugins.algorithm_class(config)
@@ -71,7 +75,7 @@ def build_samples(group: Group, config: RunConfig) -> tuple[Sample, ...]:
 
 
 def brpo_samples(group: Group, algorithm: BrpoConfig, config: RunConfig) -> tuple[Sample, ...]:
-    """Thought tokens by the budget slot they lie in, answers against their siblings."""
+    """Thought tokens get the advantage of their budget slot; answers are compared per cut."""
     environment = config.environment
     assert isinstance(environment, AnytimeConfig)
     budgets, answers = environment.budgets, environment.answers
@@ -85,6 +89,7 @@ def brpo_samples(group: Group, algorithm: BrpoConfig, config: RunConfig) -> tupl
         coefficients=brpo.budget_coefficients(budgets) if by_budget else None,
     )
     if algorithm.shaping is not None:
+        # Length and reflections belong to the whole thought, so every slot gets the same amount.
         thought_GM += rea.shaping_advantages(group, algorithm.shaping)[:, None]
     answer_GN = brpo.answer_advantages(
         scores_GN, splits_GN, answers, method=algorithm.answer_method
@@ -101,7 +106,8 @@ def brpo_samples(group: Group, algorithm: BrpoConfig, config: RunConfig) -> tupl
 def token_slots(episode: Episode, budgets: Sequence[int]) -> NDArray[np.int64]:
     """Return the budget slot of every token of the thought, int64[L].
 
-    Token t is generated before the first budget above t: it earns that slot's advantage.
+    Token t influences the answers at every budget above t. The smallest of these budgets names the
+    slot of the token.
     """
     length = len(episode.segments[THOUGHT].token_ids)
     return np.searchsorted(budgets, np.arange(length), side="right")
@@ -110,7 +116,7 @@ def token_slots(episode: Episode, budgets: Sequence[int]) -> NDArray[np.int64]:
 def single_score_samples(
     group: Group, algorithm: GrpoConfig | DdcaConfig | DlerConfig
 ) -> tuple[Sample, ...]:
-    """The reward is the only score of an episode; all its sampled tokens share one advantage."""
+    """An episode has one score, its reward. All its sampled tokens share one advantage."""
     rewards_G = np.concatenate([episode.scores for episode in group.episodes]).astype(np.float64)
     lengths_G = np.array([episode.sampled_tokens() for episode in group.episodes])
     match algorithm:
@@ -136,8 +142,10 @@ def sgrpo_samples(group: Group, budgets: Sequence[int]) -> tuple[Sample, ...]:
 
 
 def turn_samples(group: Group, algorithm: TurnGrpoConfig) -> tuple[Sample, ...]:
-    """The score of an answer is the reward of its turn."""
+    """Every answer of a dialogue has its own advantage; its score is the reward of its turn."""
     most = max(len(episode.scores) for episode in group.episodes)
+    # NaN and not 0 after the end of an episode: a missing turn must not count as a bad turn in the
+    # mean of the others.
     rewards_GT = np.full((len(group.episodes), most), np.nan)
     for rewards_T, episode in zip(rewards_GT, group.episodes, strict=True):
         rewards_T[: len(episode.scores)] = episode.scores

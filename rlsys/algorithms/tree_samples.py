@@ -1,6 +1,7 @@
-"""Putting advantages on the tokens of an episode's tree: what all methods share.
+"""Assign advantages to the tokens of an episode's tree; all methods use these functions.
 
-Prompt, forced text and observations get no advantage, so they are never trained.
+Prompt, forced text and observations get no advantage. The policy did not choose these tokens, so
+training on them would change it towards text that it never sampled.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def whole_episode(episode: Episode, advantage: float) -> Sample:
 
 
 def answers_only(episode: Episode, answer_N: Iterable[float], answer_weight: float) -> Sample:
-    """One advantage on each of the N answers, `answer_weight` as a factor on their loss."""
+    """One advantage on each of the N answers; `answer_weight` multiplies the loss of answers."""
     advantages: list[Floats | None] = [None] * len(episode.segments)
     for index, advantage in zip(episode.answer_segments, answer_N, strict=True):
         tokens = len(episode.segments[index].token_ids)

@@ -1,8 +1,11 @@
 """Anytime episodes: one thought, cut at every budget, answers at every cut (arXiv 2505.13438).
 
 prompt ── thought, sampled once ──────────────────┐
-               │ cut at b1        │ cut at b2      │ its own end, shared by all larger budgets
+               │ cut at b1        │ cut at b2      │ end of the thought, for all larger budgets
              answers            answers          answers
+
+The thought is sampled once, up to the largest budget. The policy does not know the budgets, so the
+thought under a smaller budget would be the beginning of the same thought.
 """
 
 from __future__ import annotations
@@ -49,23 +52,27 @@ from rlsys.types import (
 )
 
 CountReflections = Callable[[Sequence[int]], int]
-"""Reflections in the tokens of a thought."""
+"""Returns the number of reflections in the tokens of a thought."""
 
 PROMPT = 0
 """Index of the prompt in the segments of an episode."""
 
 
 class AnswerBranch(NamedTuple):
-    """The answers wanted at one distinct cut of one thought."""
+    """The answers to sample at one distinct cut of one thought."""
 
     episode: int
+    """Index of the thought in its group."""
     split: int
     """Number of the distinct cut; see brpo.truncation_plan."""
     cut: int
     """Thought tokens kept."""
     answers: int
+    """Number of answers to sample."""
     forced: Tokens
+    """Tokens between the kept thought and the answer."""
     answer_tokens: int
+    """Most sampled tokens of an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,20 +89,20 @@ class AnytimeEnvironment(EnvironmentClass):
     answer_tokens: int
     group_size: int
     seed: int
-    """Seed of the run; requests derive theirs from it."""
+    """Seed of the run; the seed of every request is derived from it."""
     count_reflections: CountReflections | None = None
-    """Counts the reflections of the thought before every answer; None leaves them uncounted."""
+    """Counts the reflections of the thought before every answer; None: they are not counted."""
     evaluates: bool = False
-    """True adds what an evaluation reports: accuracy under a cut afterwards, and by difficulty."""
+    """True adds the metrics of an evaluation: accuracy of cut responses, and by difficulty."""
 
     @classmethod
     def inputs(cls, context: InputContext) -> Inputs:
-        """Load the problems, with room for the largest budget and one answer behind it."""
+        """Load the problems whose prompt leaves room for the largest budget and one answer."""
         return problem_inputs(context, tokens_after_prompt(context))
 
     @classmethod
     def create(cls, context: RolloutContext) -> Self:
-        """Training cuts at environment.budgets, the evaluation at its own."""
+        """Cut at environment.budgets in training, at evaluation.budgets in an evaluation."""
         if not context.training:
             return cls.evaluation(context)
         settings, algorithm = context.settings(AnytimeConfig), context.config.algorithm
@@ -104,7 +111,10 @@ class AnytimeEnvironment(EnvironmentClass):
 
     @classmethod
     def evaluation(cls, context: RolloutContext) -> Self:
-        """Thoughts under the budgets of the evaluation, whatever kind of thought is trained."""
+        """Return the environment of evaluation groups, for every environment with thoughts.
+
+        Runs of different methods are comparable only if all are evaluated in the same way.
+        """
         config = context.config
         return cls.thoughts(
             context,
@@ -124,7 +134,10 @@ class AnytimeEnvironment(EnvironmentClass):
         counted: bool,
         evaluates: bool = False,
     ) -> Self:
-        """Thoughts with `answers` answers at every budget; `counted` counts their reflections."""
+        """Return an environment with `answers` answers at every budget.
+
+        `counted` True counts the reflections of the thoughts.
+        """
         settings = context.settings(ThoughtSection)
         return cls(
             sampler=thought_sampler(context, settings),
@@ -142,6 +155,7 @@ class AnytimeEnvironment(EnvironmentClass):
         """Sample the group's thoughts, then every answer of every cut."""
         prompt = self.renderer.render(task)
         thoughts = await self.sample_thoughts(index, prompt)
+        # The cuts depend on the lengths of the thoughts, so answers start after all thoughts end.
         branches = [b for g, t in enumerate(thoughts) for b in self.branches(g, t)]
         answers = await self.sample_answers(index, task, prompt, thoughts, branches)
         return self.group(index, task, prompt, thoughts, branches, answers)
@@ -152,13 +166,15 @@ class AnytimeEnvironment(EnvironmentClass):
 
     async def sample_thoughts(self, index: int, prompt: Tokens) -> list[Completion]:
         """Sample the group's thoughts, each up to the largest budget."""
+        # The seed depends on the run and the group index only. A group that is rolled out again
+        # after a restart gets the same seeds, on whatever engine it runs.
         seed = derive_seed(self.seed, index, "thought")
         request = ThoughtRequest(prompt, self.group_size, self.budgets[-1], seed)
         (thoughts,) = await self.sampler.sample_thoughts([request])
         return thoughts
 
     def branches(self, episode: int, thought: Completion) -> list[AnswerBranch]:
-        """The distinct cuts of a thought at the budgets."""
+        """Return the branches at the distinct cuts of a thought."""
         length, closed = len(thought.token_ids), self.sampler.is_closed(thought)
         plan = truncation_plan(length, closed, self.budgets, self.answers)
         return [
@@ -181,7 +197,11 @@ class AnytimeEnvironment(EnvironmentClass):
         thoughts: Sequence[Completion],
         branches: Sequence[AnswerBranch],
     ) -> list[list[GradedAnswer]]:
-        """Sample and grade the answers of every branch, on the engine that holds its thought."""
+        """Sample and grade the answers of every branch.
+
+        They run on the engine that sampled the thought, because its prefix cache holds the prompt
+        and the thought.
+        """
         return await self.sampler.sample_answers(
             [
                 AnswerRequest(
@@ -207,13 +227,13 @@ class AnytimeEnvironment(EnvironmentClass):
         branches: Sequence[AnswerBranch],
         answers: Sequence[Sequence[GradedAnswer]],
     ) -> Group:
-        """The trees of the thoughts, with the answers of every branch in the order of branches."""
+        """Return the group: a tree for every thought, with its answers in the order of branches."""
         episodes = []
         for number, thought in enumerate(thoughts):
-            own = [
+            answered = [
                 pair for pair in zip(branches, answers, strict=True) if pair[0].episode == number
             ]
-            episodes.append(self._episode(prompt, thought, own))
+            episodes.append(self._episode(prompt, thought, answered))
         return Group(index=index, task=problem, episodes=tuple(episodes))
 
     def _episode(
@@ -226,7 +246,7 @@ class AnytimeEnvironment(EnvironmentClass):
             Segment(parent=NO_PARENT, cut=0, kind=Kind.PROMPT, token_ids=prompt),
             Segment.sampled(thought, parent=PROMPT, cut=len(prompt), kind=Kind.THOUGHT),
         ]
-        places: list[int] = []
+        answer_segments: list[int] = []
         splits: list[int] = []
         verdicts: list[Verdict] = []
         records: list[ThoughtRecord] = []
@@ -236,23 +256,26 @@ class AnytimeEnvironment(EnvironmentClass):
                 segments.append(
                     Segment(parent=parent, cut=cut, kind=Kind.FORCED, token_ids=branch.forced)
                 )
-                # The answers of a branch share the forced segment: it is packed once.
+                # Forced text is a segment without log-probs and gets no advantage: the policy did
+                # not choose it. All answers of a branch share the segment, so it is packed once.
                 parent, cut = len(segments) - 1, len(branch.forced)
             for answer in answers:
-                places.append(len(segments))
+                answer_segments.append(len(segments))
                 segments.append(
                     Segment.sampled(answer.completion, parent=parent, cut=cut, kind=Kind.ANSWER)
                 )
                 splits.append(branch.split)
                 verdicts.append(answer.verdict)
             if self.count_reflections is not None:
+                # Without the end-of-thought token, so that the count per token has the same
+                # meaning for thoughts that are cut and thoughts that end themselves.
                 kept = self.sampler.reasoning(thought)[: branch.cut]
                 record = ThoughtRecord(len(kept), self.count_reflections(kept.tolist()))
                 records += [record] * len(answers)
         return Episode(
             segments=tuple(segments),
             scores=np.array([v is Verdict.RIGHT for v in verdicts], np.float32),
-            answer_segments=np.array(places, np.int32),
+            answer_segments=np.array(answer_segments, np.int32),
             splits=np.array(splits, np.int32),
             verdicts=np.array(verdicts, np.int8),
             thoughts=tuple(records),
@@ -260,7 +283,7 @@ class AnytimeEnvironment(EnvironmentClass):
 
 
 def tokens_after_prompt(context: InputContext, *, answer_tokens: int | None = None) -> int:
-    """Thought, closing, end of thought, header and one answer at their longest."""
+    """Return the most tokens after a prompt: thought, closing, end of thought, header, answer."""
     settings = context.settings(ThoughtSection)
     think = ThinkTokens.resolve(context.tokenizer, settings)
     longest = max(settings.longest_thought, context.config.evaluation_budgets[-1])
@@ -269,7 +292,7 @@ def tokens_after_prompt(context: InputContext, *, answer_tokens: int | None = No
 
 
 def thought_sampler(context: RolloutContext, settings: ThoughtSection) -> ThoughtSampler:
-    """The sampler of an environment with thoughts."""
+    """Return the sampler of an environment with thoughts."""
     return ThoughtSampler(
         think=ThinkTokens.resolve(context.tokenizer, settings),
         decode=context.decode,
@@ -280,7 +303,7 @@ def thought_sampler(context: RolloutContext, settings: ThoughtSection) -> Though
 
 
 def reflection_counter(context: RolloutContext, settings: ThoughtSection) -> CountReflections:
-    """Count reflections in thought tokens as environment.reflections says."""
+    """Return a function that counts reflections by the settings `environment.reflections`."""
     counting = settings.reflections
 
     def count(thought: Sequence[int]) -> int:

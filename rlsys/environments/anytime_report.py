@@ -38,12 +38,13 @@ def report_anytime(
 def report_thoughts(
     group: Group, environment: AnytimeEnvironment, samples: Sequence[Sample]
 ) -> GroupReport:
-    """Reduce a group of the evaluation: thoughts answered under several budgets.
+    """Reduce an evaluation group to its report: thoughts answered under several budgets.
 
-    `score/BUDGET` is the policy's accuracy when its thought is ended at the budget. `cut/BUDGET` is
-    what remains when the response to the largest budget is cut afterwards: the answer counts if the
-    whole response, forced tokens included, is no longer than the budget. The policy is not told a
-    budget, so its thought under a smaller one is the beginning of its thought under a larger one.
+    `score/BUDGET` is the accuracy if the thought is ended at the budget and then answered.
+    `cut/BUDGET` is the accuracy if the finished response to the largest budget is cut at BUDGET
+    tokens: the answer counts only if the whole response, forced tokens included, fits the budget.
+    The policy does not know the budget, so its thought under a smaller budget is the beginning of
+    its thought under a larger one.
     """
     report = report_anytime(group, environment, samples)
     answers = environment.answers
@@ -68,7 +69,7 @@ def report_thoughts(
 
 
 def thought_numbers(episodes: Sequence[Episode], think_end_id: int) -> dict[str, Floats]:
-    """Lengths of thoughts, and which of them the policy ended itself."""
+    """Return the lengths of thoughts, and 1 for each thought that the policy ended itself."""
     thoughts = [e.segments[THOUGHT].token_ids for e in episodes]
     closed = [len(t) > 0 and t[-1] == think_end_id for t in thoughts]
     return {
@@ -89,7 +90,7 @@ def response_length(episode: Episode, answer: int) -> int:
 
 
 def _readable(group: Group, environment: AnytimeEnvironment) -> dict[str, Any]:
-    """The group's first episode in words: the thought, each cut, each answer and its score."""
+    """Return the first episode as text: the thought, each cut, each answer and its score."""
     episode = group.episodes[0]
     thought = episode.segments[THOUGHT].token_ids.tolist()
     return {

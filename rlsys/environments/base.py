@@ -1,9 +1,9 @@
-"""The interface of an environment beyond its rollouts: how one is checked and how one is made.
+"""The part of an environment's interface that checks its input and creates its instances.
 
-rlsys.types.Environment is what runs. A class that is one also says, through two class methods, what
-a run of it needs (`inputs`, on the driver, before Ray starts) and how an instance is made from a
-configuration (`create`, inside the environment actors). `ProblemEnvironment` has both for
-environments that answer the problems of `data`; `rlsys.environments.registry` finds the class.
+rlsys.types.Environment defines the rollouts. A class of environments has two class methods besides:
+`inputs` checks and loads what a run needs, on the driver, before Ray starts; `create` makes an
+instance from a configuration, inside the environment actors. `ProblemEnvironment` implements both
+for environments that use the problems of `data`. `rlsys.environments.registry` finds the class.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ ConfigT = TypeVar("ConfigT", bound=EnvironmentConfig)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What a run works with, checked."""
+    """The checked inputs of a run."""
 
     train: Sequence[Task]
-    """Training problems whose prompt fits, or the seeds of episodes."""
+    """Training problems whose prompt is short enough, or the seeds of training episodes."""
     evaluation: Sequence[Task]
-    """The held-out problems of the evaluation, or their seeds."""
+    """The held-out problems of the evaluation, or the seeds of its episodes."""
     longest_sequence: int
-    """Most tokens of a whole sequence: prompt, everything sampled, forced or observed."""
+    """Most tokens of a whole sequence: prompt and all sampled, forced and observed tokens."""
     reflection_length: int | None = None
-    """Most tokens that the reflection model reads and writes; None in a run without one."""
+    """Longest sequence of the reflection model in tokens; None in a run without one."""
     canary: tuple[Tokens, ...]
     """Prompts on which engine and learner are compared after every sync."""
     summary: str
@@ -58,16 +58,16 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputContext:
-    """What the inputs of a run are checked against."""
+    """Configuration, tokenizer and model limit, from which `inputs` is computed."""
 
     config: RunConfig
     tokenizer: PreTrainedTokenizerBase
     renderer: PromptRenderer
     limit: int
-    """Most tokens of a sequence that the model takes."""
+    """Longest sequence of the model in tokens."""
 
     def settings(self, kind: type[ConfigT]) -> ConfigT:
-        """The `environment` section, which the caller knows to be a `kind`."""
+        """Return the `environment` section, which must be a `kind`."""
         return _settings(self.config, kind)
 
 
@@ -82,7 +82,7 @@ class ReflectionModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutContext:
-    """What an environment is made from, inside an environment actor."""
+    """Everything that an environment is created from, inside an environment actor."""
 
     config: RunConfig
     role: Role
@@ -115,32 +115,34 @@ class RolloutContext:
 
     @property
     def seed(self) -> int:
-        """Seed that requests derive theirs from; the evaluation has one of its own."""
+        """Seed from which the seed of every request is derived."""
+        # Training group i and evaluation group i would otherwise have the same request seeds.
         return self.config.seed + (not self.training)
 
     def settings(self, kind: type[ConfigT]) -> ConfigT:
-        """The `environment` section, which the caller knows to be a `kind`."""
+        """Return the `environment` section, which must be a `kind`."""
         return _settings(self.config, kind)
 
 
 def _settings(config: RunConfig, kind: type[ConfigT]) -> ConfigT:
     section: EnvironmentConfig = config.environment
-    assert isinstance(section, kind), f"{type(section).__name__} is no {kind.__name__}"
+    assert isinstance(section, kind), f"{type(section).__name__} is not a {kind.__name__}"
     return section
 
 
 class EnvironmentClass(ABC):
-    """What `environment.type` names: the class of an environment."""
+    """Base of the classes that `environment.type` names."""
 
     Config: ClassVar[type[EnvironmentConfig]]
-    """Its settings: the `environment` section of a run."""
+    """Schema of the `environment` section of a run."""
 
     @classmethod
     @abstractmethod
     def inputs(cls, context: InputContext) -> Inputs:
-        """Return what a run works with, or raise a UserError that says what is wrong.
+        """Return the checked inputs of a run, or raise a UserError that names the problem.
 
-        Called on the driver before Ray starts, so that nothing expensive has begun.
+        Called on the driver before Ray starts, so bad input is reported before anything expensive
+        runs.
         """
 
     @classmethod
@@ -152,12 +154,12 @@ class EnvironmentClass(ABC):
 class ProblemEnvironment(EnvironmentClass):
     """Base for environments whose episodes begin with the prompt of a problem from `data`.
 
-    A subclass has a `Config` and a `rollout`, and overrides what fits it less well. The training
-    environment also serves the evaluation.
+    A subclass defines `Config` and `rollout`, and may override the other methods. Training and
+    evaluation use the same class.
     """
 
     def __init__(self, context: RolloutContext) -> None:
-        """Keep what rollouts need; called by `create`."""
+        """Store the context for rollouts; called by `create`."""
         self.context = context
 
     @classmethod
@@ -172,7 +174,7 @@ class ProblemEnvironment(EnvironmentClass):
 
     @classmethod
     def tokens_after_prompt(cls, context: InputContext) -> int:
-        """Most tokens of one path behind the prompt: sampled ones and those that are inserted."""
+        """Return the most tokens after the prompt on one path: sampled and inserted tokens."""
         return context.config.environment.longest_episode
 
     @abstractmethod
@@ -185,12 +187,12 @@ class ProblemEnvironment(EnvironmentClass):
 
 
 def problem_inputs(context: InputContext, after_prompt: int) -> Inputs:
-    """Return the problems whose prompt fits, in training and in evaluation.
+    """Return the training and evaluation problems whose prompt is short enough.
 
     `after_prompt` is the most tokens that follow a prompt.
 
     Raises:
-        ModelError: the model's sequences are too short for such episodes.
+        ModelError: the longest sequence of the model leaves no room for a prompt.
         DataError: problems are missing, empty or malformed, or every prompt is too long.
     """
     config = context.config
@@ -199,16 +201,19 @@ def problem_inputs(context: InputContext, after_prompt: int) -> Inputs:
         raise ModelError(_no_room(context, after_prompt))
     prompt_tokens = min(config.data.prompt.max_tokens, room)
     problems, unanswered = load_problem_set(config.data.train, "data.train")
-    held_out, more = load_problem_set(config.data.evaluation, "data.evaluation")
-    held_out, unanswered = held_out[: config.evaluation.problems], unanswered + more
+    held_out, also_unanswered = load_problem_set(config.data.evaluation, "data.evaluation")
+    held_out = held_out[: config.evaluation.problems]
+    unanswered += also_unanswered
     try:
         train, dropped = filter_prompts(problems, context.renderer, prompt_tokens)
-        evaluation, more = filter_prompts(held_out, context.renderer, prompt_tokens)
+        evaluation, also_dropped = filter_prompts(held_out, context.renderer, prompt_tokens)
     except DataError as error:
+        # The error names data.prompt.max_tokens. If the model leaves even fewer tokens, raising
+        # that setting does not help, so the error must name the model instead.
         if room >= config.data.prompt.max_tokens:
             raise
         raise ModelError(f"{_no_room(context, after_prompt)} ({error})") from None
-    dropped += more
+    dropped += also_dropped
     note = f", {dropped:,} dropped because their prompt is too long" * bool(dropped)
     note += f", {unanswered:,} skipped because they have no answer" * bool(unanswered)
     longest = prompt_tokens + after_prompt

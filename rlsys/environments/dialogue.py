@@ -1,7 +1,8 @@
-"""Episodes of several turns: the policy replies, the environment answers, one trunk of segments.
+"""Episodes of several turns: the policy replies, the environment answers, in one chain of segments.
 
-The trunk is what the engine saw. Sampled ids are kept as they are. Only the environment's answers
-are rendered and encoded; they are never trained.
+The chain (`_Trunk`) is exactly the token sequence that the engine continued. Sampled ids are kept
+unchanged, because text that is decoded and encoded again may give other tokens, whose log-probs are
+unknown. Only the answers of the environment are rendered and encoded. They are never trained.
 """
 
 from __future__ import annotations
@@ -44,17 +45,21 @@ from rlsys.types import (
 )
 
 LOST_NOTE_S = 30.0
+"""Least seconds between two warnings about lost episodes."""
 
 _log = logging.getLogger(__name__)
 
 
 def training_episodes(run_seed: int, count: int) -> list[EpisodeSeed]:
-    """The episodes of a run, by the seeds that its environment begins them from."""
+    """Return the seeds of the training episodes of a run."""
     return [EpisodeSeed(seed=derive_seed(run_seed, "episode", i) & MAX_SEED) for i in range(count)]
 
 
 def evaluation_episodes(count: int) -> list[EpisodeSeed]:
-    """The same for an evaluation: seeds 0, 1, … whatever the run's seed, so that runs compare."""
+    """Return the seeds of the evaluation episodes: 0, 1, …
+
+    They do not depend on the seed of the run, so that all runs are evaluated on the same episodes.
+    """
     return [EpisodeSeed(seed=seed) for seed in range(count)]
 
 
@@ -62,7 +67,9 @@ def evaluation_episodes(count: int) -> list[EpisodeSeed]:
 class DialogueEnvironment(EnvironmentClass):
     """Rolls out groups of dialogues; all episodes of a group begin from the same seed.
 
-    A subclass says in `create` where its turns come from, and in `inputs` what it asks.
+    With one seed the environment asks every episode the same questions, so the mean return of the
+    group is a baseline for each of them. A subclass implements `create`, which provides the turns,
+    and `inputs`.
     """
 
     turns: TurnEnvironment
@@ -72,25 +79,25 @@ class DialogueEnvironment(EnvironmentClass):
     """Token ids to text, special tokens dropped."""
     stop_ids: tuple[int, ...]
     think_end_id: int | None
-    """Ends a thought; None for a policy that does not think."""
+    """The end-of-thought token; None for a policy without thoughts."""
     group_size: int
     reply_tokens: int
     """Most sampled tokens of a reply."""
     max_length: int
     """Most tokens of the whole trunk."""
     max_turns: int | None
-    """Most replies, for an environment that may never end; None for one that does."""
+    """Most replies of an episode; None if the environment always ends its episodes."""
     temperature: float
     seed: int
-    """Seed of the run; requests derive theirs from it."""
+    """Seed of the run; the seed of every request is derived from it."""
     attempts: int
-    """How often an episode is started in all, until it is not lost."""
+    """How many times an episode is started at most, if it is lost every time."""
 
     @classmethod
     def over(
         cls, turns: TurnEnvironment, context: RolloutContext, *, max_turns: int | None
     ) -> Self:
-        """Dialogues with `turns`, by the settings of the run."""
+        """Return an environment that takes its turns from `turns`, with the settings of the run."""
         settings = context.settings(DialogueSection)
         end = settings.think_end
         return cls(
@@ -110,7 +117,7 @@ class DialogueEnvironment(EnvironmentClass):
         )
 
     async def rollout(self, index: int, task: EpisodeSeed) -> Group:
-        """Roll out the group; an episode that was lost in every attempt is missing from it."""
+        """Roll out the group. An episode that was lost in every attempt is missing from it."""
         episodes = await asyncio.gather(
             *(self._episode(index, task.seed, number) for number in range(self.group_size))
         )
@@ -125,22 +132,27 @@ class DialogueEnvironment(EnvironmentClass):
         return report_dialogues(group, self.group_size, samples, self.decode)
 
     async def _episode(self, index: int, seed: int, number: int) -> Episode | None:
+        # A lost episode starts again from reset. The state on the server is gone, and a new session
+        # could not continue in the middle: the tokens so far are replies to questions that the new
+        # session has not asked.
         for attempt in range(self.attempts):
             try:
                 async with self.turns.session() as session:
                     return await self._play(session, (index, number, attempt), seed)
             except EpisodeLost as lost:
-                tried = f"attempt {attempt + 1} of {self.attempts}"
-                _losses.warn(f"an episode was lost ({tried}): {lost}")
+                count = f"attempt {attempt + 1} of {self.attempts}"
+                _losses.warn(f"an episode was lost ({count}): {lost}")
         return None
 
-    async def _play(self, session: TurnSession, place: tuple[int, int, int], seed: int) -> Episode:
+    async def _play(self, session: TurnSession, path: tuple[int, int, int], seed: int) -> Episode:
+        """Play one episode. `path` is (group, episode, attempt), from which seeds are derived."""
         turn = await session.reset(seed)
         trunk = _Trunk(self.renderer.render_first(turn.text, turn.record.shown))
         while not turn.done and (room := self._room(turn, trunk)) > 0:
-            completion = await self._sample(trunk, room, place)
+            completion = await self._sample(trunk, room, path)
             turn = await session.reply(self._reply(completion.token_ids))
             trunk.add_reply(completion, turn)
+            # The last observation is left out: no reply follows it, so it would train nothing.
             if not turn.done:
                 last = int(completion.token_ids[-1])
                 trunk.add_observation(
@@ -150,14 +162,16 @@ class DialogueEnvironment(EnvironmentClass):
         return trunk.episode()
 
     def _room(self, turn: Turn, trunk: _Trunk) -> int:
-        """Tokens the next reply may have; with none left it was the last one."""
+        """Return how many tokens the next reply may have; 0 or less ends the episode."""
         if self.max_turns is not None and len(trunk.rewards) == self.max_turns:
             return 0
         room = min(self.reply_tokens, self.max_length - len(trunk.ids))
         return room if turn.remaining is None else min(room, turn.remaining)
 
-    async def _sample(self, trunk: _Trunk, room: int, place: tuple[int, int, int]) -> Completion:
-        index, number, attempt = place
+    async def _sample(self, trunk: _Trunk, room: int, path: tuple[int, int, int]) -> Completion:
+        index, number, attempt = path
+        # The attempt is part of the seed, so a second attempt samples other replies. A reply that
+        # made the server fail is then not repeated in every attempt.
         request = GenerationRequest(
             token_ids=trunk.ids,
             n=1,
@@ -174,32 +188,36 @@ class DialogueEnvironment(EnvironmentClass):
         ids = token_ids.tolist()
         visible = ids
         if self.think_end_id is not None:
-            # A reply whose thought never ended has no visible part.
+            # If the thought did not end, the whole reply is thought and nothing is visible. If a
+            # reply ends a thought more than once, the visible part follows the last end.
             closed = self.think_end_id in ids
             visible = ids[len(ids) - ids[::-1].index(self.think_end_id) :] if closed else []
         return Reply(text=self.decode(ids), visible=self.decode(visible), tokens=len(ids))
 
 
 class _Losses:
-    """Warns of lost episodes, at most once in LOST_NOTE_S: a dead server loses all of them."""
+    """Logs lost episodes, at most once in LOST_NOTE_S.
+
+    A dead server loses all episodes at once; one warning is enough.
+    """
 
     def __init__(self) -> None:
-        self._noted = float("-inf")
+        self._last_warning = float("-inf")
 
     def warn(self, sentence: str) -> None:
-        """Log the sentence, unless another one was logged just before."""
+        """Log the sentence, unless another one was logged less than LOST_NOTE_S ago."""
         now = time.monotonic()
-        if now - self._noted >= LOST_NOTE_S:
-            self._noted = now
+        if now - self._last_warning >= LOST_NOTE_S:
+            self._last_warning = now
             _log.warning("%s", sentence)
 
 
 _losses = _Losses()
-"""Of the whole process, whose environments may share a server."""
+"""Shared by all environments of the process, because they may share a server."""
 
 
 async def _abandon(session: TurnSession, turn: Turn) -> float:
-    """Answer the questions that the episode has no room for with nothing; return their rewards.
+    """Send an empty reply to every question that the episode has no room for; return the rewards.
 
     Without this, an episode that overflows the context would skip the penalties for its unanswered
     questions, so overflowing would be rewarded.
@@ -214,7 +232,7 @@ async def _abandon(session: TurnSession, turn: Turn) -> float:
 
 
 class _Trunk:
-    """An episode under way."""
+    """An episode that is still played: its tokens, segments and rewards so far."""
 
     def __init__(self, prompt: Tokens) -> None:
         self.ids = prompt
@@ -225,6 +243,7 @@ class _Trunk:
         self._segments = [Segment(parent=NO_PARENT, cut=0, kind=Kind.PROMPT, token_ids=prompt)]
 
     def add_reply(self, completion: Completion, turn: Turn) -> None:
+        # Later replies go to the same engine: its prefix cache holds the whole chain so far.
         self.engine = completion.engine
         self.rewards.append(turn.reward)
         self._records.append(turn.record)
@@ -235,7 +254,8 @@ class _Trunk:
         self._append(Kind.OBSERVATION, token_ids, None)
 
     def add_to_last_reward(self, reward: float) -> None:
-        """Add to what the last reply earned: it left the rest unanswered."""
+        """Add to the reward of the last reply, which left the other questions unanswered."""
+        # An episode without any reply has nothing to train, so its reward is dropped.
         if self.rewards:
             self.rewards[-1] += reward
 
@@ -268,5 +288,5 @@ class _Trunk:
 
 
 def _verdict(reward: float) -> Verdict:
-    """Where the environment does not grade, what it rewards is right."""
+    """Return the verdict for an environment that does not grade: a positive reward is right."""
     return Verdict.RIGHT if reward > 0 else Verdict.WRONG

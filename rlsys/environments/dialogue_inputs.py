@@ -1,4 +1,4 @@
-"""What a run of dialogues works with: seeds, and how long its one growing sequence may get."""
+"""Inputs of a run of dialogues: the seeds of its episodes, and the longest token sequence."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ def dialogue_inputs(
     """Return the seeds of a run and the length of its sequences.
 
     Args:
-        context: the run.
-        asked: questions that the environment may ask; the first ones become the canary.
-        shown: names that the prompt template may show, with their widest numbers.
-        summary: where episodes come from, in words.
-        complete: True if the longest question is among `asked`, so that the length of a whole
-            episode is known beforehand.
+        context: configuration, tokenizer and model limit.
+        asked: questions that the environment may ask; the first ones become the canary prompts.
+        shown: names that the prompt template may show, with the values that take most characters.
+        summary: one sentence that describes where the episodes come from.
+        complete: True if `asked` contains the longest question, so that the length of a whole
+            episode is known before the run.
 
-    Raises ModelError if not even one turn fits into the model's sequences.
+    Raises ModelError if not even one turn fits into the longest sequence of the model.
     """
     config, renderer, limit = context.config, context.renderer, context.limit
     settings = context.settings(DialogueSection)
+    # Called for their errors only: a missing EOS or end of thought is reported before Ray starts.
     eos_ids(context.tokenizer)
     if settings.think_end is not None:
         think_end_id(context.tokenizer, settings.think_end)
@@ -45,12 +46,14 @@ def dialogue_inputs(
             f"not fit into the {limit} tokens that model.path {config.model.path!r} takes; lower "
             "environment.reply_tokens"
         )
+    # Without a known longest question, one observation may be of any length, so an episode may fill
+    # the whole context of the model.
     whole = settings.most_turns * longest + settings.longest_episode
     length = min(limit, whole) if complete else limit
     if complete and whole > limit:
         summary += (
-            f"; an episode may need {whole:,} tokens, and questions behind the context's end stay "
-            "unanswered"
+            f"; an episode may need {whole:,} tokens, and questions after the end of the context "
+            "are not answered"
         )
     return Inputs(
         train=training_episodes(config.seed, config.steps * config.batch.problems),

@@ -16,8 +16,9 @@ def report_dialogues(
 ) -> GroupReport:
     """Reduce a group of dialogues to its report.
 
-    Where the environment tells the number of problems, an episode's score is right answers over
-    it; else over the answers given. `tokens/TYPE` are the tokens of replies to a type of question.
+    The score of an episode is its right answers divided by its problems. If the environment does
+    not report the number of problems, the number of given answers is used. `tokens/TYPE` are the
+    tokens of the replies to one type of question.
     """
     episodes = group.episodes
     right_G = np.array([(e.verdicts == Verdict.RIGHT).sum() for e in episodes], np.float32)
@@ -40,7 +41,7 @@ def report_dialogues(
 
 
 def _reply_lengths(episodes: Sequence[Episode]) -> dict[str, Floats]:
-    """Sampled tokens of all replies, and of the replies to each type of question."""
+    """Return the sampled tokens of all replies, and of the replies to each type of question."""
     lengths: list[int] = []
     by_type: dict[str, list[int]] = {}
     for episode in episodes:
@@ -56,8 +57,8 @@ def _reply_lengths(episodes: Sequence[Episode]) -> dict[str, Floats]:
 
 
 def _problems(episode: Episode) -> int:
-    told = episode.turns[0].problems if episode.turns else None
-    return len(episode.scores) if told is None else told
+    reported = episode.turns[0].problems if episode.turns else None
+    return len(episode.scores) if reported is None else reported
 
 
 def _total_budget(episode: Episode) -> int:
@@ -65,14 +66,14 @@ def _total_budget(episode: Episode) -> int:
 
 
 def _readable(group: Group, decode: Decode) -> dict[str, Any]:
-    """The group's first episode in words, turn by turn."""
+    """Return the first episode of the group as text, turn by turn."""
     episode = group.episodes[0]
     return {
         **readable_task(group),
         "return": float(episode.scores.sum()),
         "turns": [
             {
-                **_told(record),
+                **_turn_fields(record),
                 "prompt": decode(episode.segments[segment - 1].token_ids.tolist()),
                 "reply": decode(episode.segments[segment].token_ids.tolist()),
                 "tokens": len(episode.segments[segment].token_ids),
@@ -90,13 +91,13 @@ def _readable(group: Group, decode: Decode) -> dict[str, Any]:
     }
 
 
-def _told(record: TurnRecord) -> Mapping[str, float | str]:
-    """What the environment told of a reply, under the names that sample files have."""
-    told = {
+def _turn_fields(record: TurnRecord) -> Mapping[str, float | str]:
+    """Return what the environment reported about a reply, by the names used in sample files."""
+    reported = {
         "charged": record.charged,
         "counted": record.counted,
         "type": record.type,
         "answered_question": record.question,
         "end_reward": record.end_reward,
     }
-    return {**record.shown, **{name: v for name, v in told.items() if v is not None}}
+    return {**record.shown, **{name: v for name, v in reported.items() if v is not None}}

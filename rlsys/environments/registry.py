@@ -1,4 +1,4 @@
-"""From `environment.type` to the class of the environment: the one place that tells kinds apart."""
+"""Map `environment.type` to the class of the environment. Only this module lists the kinds."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ BUILT_IN: Final = {
     "economics": "rlsys.environments.economics.training:SharedBudgetEnvironment",
     "openenv": "rlsys.environments.openenv.environment:ServedEnvironment",
 }
-"""Kinds that ship with rlsys. Each class names its settings (`Config`), and these name the methods
-that train it. Any other `environment.type` is an import path: see rlsys.config.plugins."""
+"""Kinds that ship with rlsys. Each class has its settings as `Config`, and the settings list the
+methods that can train it. Any other `environment.type` is an import path: see rlsys.config.plugins.
+
+The classes are imported by name and on demand: most of them need libraries that a run of another
+kind does not use."""
 
 
 def environment_class(config: RunConfig) -> type[EnvironmentClass]:

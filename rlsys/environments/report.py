@@ -1,4 +1,8 @@
-"""What the driver learns of a group: numbers and one readable episode, never tokens."""
+"""Reports that the driver gets about a group: numbers and one readable episode, never tokens.
+
+Token arrays stay in the object store. The driver handles every group of a run, so it must not copy
+them.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ def base_report(
     samples: Sequence[Sample],
     example: dict[str, Any],
 ) -> GroupReport:
-    """Fill in what is the same for every kind of group."""
+    """Return a report with the fields that all kinds of groups compute in the same way."""
     episodes = group.episodes
     sampled = sum(e.sampled_tokens() for e in episodes)
     return GroupReport(
@@ -51,9 +55,9 @@ def base_report(
 
 
 def report_episodes(group: Group, samples: Sequence[Sample], decode: Decode) -> GroupReport:
-    """Reduce a group of any environment: mean scores, lengths, and the first episode in words.
+    """Reduce a group of any environment: mean scores, lengths, and the first episode as text.
 
-    `score` is the mean score of an episode, `response/length` its sampled tokens.
+    `score` is the mean score of an episode, `response/length` the number of its sampled tokens.
     """
     episodes = group.episodes
     scores_G = np.array([e.scores.mean() for e in episodes], np.float32)
@@ -64,7 +68,7 @@ def report_episodes(group: Group, samples: Sequence[Sample], decode: Decode) -> 
 
 
 def readable_task(group: Group) -> dict[str, Any]:
-    """What the group's episodes start from, in words."""
+    """Return the task of the group as text: problem and gold answer, or the seed."""
     task = group.task
     if isinstance(task, Problem):
         return {"group": group.index, "problem": task.text, "gold": task.answer}
@@ -72,7 +76,7 @@ def readable_task(group: Group) -> dict[str, Any]:
 
 
 def verdict_name(verdict: int) -> str:
-    """`right`, `wrong` or `invalid`."""
+    """Return `right`, `wrong` or `invalid`."""
     return Verdict(int(verdict)).name.lower()
 
 

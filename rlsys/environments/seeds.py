@@ -1,11 +1,11 @@
-"""Seeds that depend on what is sampled, never on when or where."""
+"""Seeds of requests. They depend on what is sampled, never on the time or the process."""
 
 from __future__ import annotations
 
 import hashlib
 
 SEED_BITS = 62
-"""Engines take signed 64-bit seeds and add the sample's index."""
+"""Engines take signed 64-bit seeds and add the index of the sample. 62 bits leave room for that."""
 
 
 def derive_seed(run_seed: int, *path: int | str) -> int:

@@ -1,12 +1,14 @@
-"""Sampling a thought, and sampling graded answers from any place of it.
+"""Sample thoughts, and sample graded answers from any position in a thought.
 
-Every environment with thoughts, and the labelling of thoughts for a reflection model, goes through
-this sampler, so that a reward and a label can never disagree on what an answer is worth.
+All environments with thoughts use this sampler. The labelling of thoughts for a reflection model
+uses it too, so a reward and a label always judge an answer in the same way.
 
     prompt + thought[:kept] + forced tokens -> answer -> verdict
 
-The kept thought is the sampled ids themselves, never re-tokenised text. The forced tokens end the
-thought where it is cut and open the answer; they are never trained.
+The kept thought consists of the sampled ids, never of text that is tokenised again: other tokens
+would not be in the prefix cache, and their log-probs would not be those that were sampled. The
+forced tokens end the thought at the cut and open the answer. The policy did not sample them, so
+they are never trained.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from rlsys.types import (
 
 
 class ThoughtRequest(NamedTuple):
-    """Thoughts wanted after one prompt."""
+    """A request for `n` thoughts after one prompt."""
 
     prompt: Tokens
     n: int
@@ -40,19 +42,19 @@ class ThoughtRequest(NamedTuple):
 
 
 class AnswerRequest(NamedTuple):
-    """Answers wanted from one place of one thought."""
+    """A request for `n` answers from one position in one thought."""
 
     prompt: Tokens
     kept: Tokens
-    """The beginning of the thought, as it was sampled; with the end of thought if it is kept."""
+    """The first tokens of the thought, as sampled; with the end-of-thought token if it is kept."""
     forced: Tokens
-    """What stands between the kept thought and the answer; see `ThoughtSampler.forced`."""
+    """Tokens between the kept thought and the answer; see `ThoughtSampler.forced`."""
     gold: str
     n: int
     max_tokens: int
     seed: int
     engine: int | None
-    """The engine that sampled the thought and still has it in its prefix cache."""
+    """The engine that sampled the thought, whose prefix cache holds it; None for any engine."""
 
 
 class GradedAnswer(NamedTuple):
@@ -76,7 +78,7 @@ class ThoughtSampler:
     async def sample_thoughts(self, requests: Sequence[ThoughtRequest]) -> list[list[Completion]]:
         """Return the thoughts of every request, in order.
 
-        A thought ends with the end of thought, with the end of the turn, or at `max_tokens`.
+        A thought ends with the end-of-thought token, with an EOS token, or at `max_tokens`.
         """
         return await self.generator.generate(
             [
@@ -94,6 +96,8 @@ class ThoughtSampler:
 
     async def sample_answers(self, requests: Sequence[AnswerRequest]) -> list[list[GradedAnswer]]:
         """Return the graded answers of every request, in order."""
+        # The engine continues these exact ids: the cut thought is a prefix of what it sampled, so
+        # its prefix cache holds everything except the forced tokens.
         completions = await self.generator.generate(
             [
                 GenerationRequest(
@@ -102,6 +106,7 @@ class ThoughtSampler:
                     ),
                     n=request.n,
                     max_tokens=request.max_tokens,
+                    # Not the end-of-thought token: an answer with a second one is graded wrong.
                     stop_token_ids=self.think.eos_ids,
                     temperature=self.temperature,
                     seed=request.seed,
@@ -118,11 +123,14 @@ class ThoughtSampler:
         return thought.stopped and int(thought.token_ids[-1]) == self.think.think_end_id
 
     def reasoning(self, thought: Completion) -> Tokens:
-        """The thought's tokens without the one that ended it."""
+        """Return the tokens of the thought without the stop token, if it ended with one."""
         return thought.token_ids[:-1] if thought.stopped else thought.token_ids
 
     def forced(self, *, truncated: bool) -> Tokens:
-        """Ids forced before an answer; a thought that ended itself needs only the header."""
+        """Return the ids forced before an answer.
+
+        A thought that ended itself needs only the header, which every answer follows.
+        """
         header = self.think.header_ids
         if not truncated:
             return header
@@ -133,23 +141,28 @@ class ThoughtSampler:
     async def _grade(
         self, requests: Sequence[AnswerRequest], completions: Sequence[Sequence[Completion]]
     ) -> list[list[Verdict]]:
-        """Verdict of every answer; one that breaks the thought format is WRONG unread."""
+        """Return the verdict of every answer. An answer that breaks the format is WRONG."""
         graded: list[GradingRequest] = []
-        places: list[tuple[int, int]] = []
+        positions: list[tuple[int, int]] = []
+        # WRONG without grading: an answer after a second end of thought could be right by accident,
+        # and a reward for it would teach the policy to break the format.
         verdicts = [[Verdict.WRONG] * len(answers) for answers in completions]
         for row, (request, answers) in enumerate(zip(requests, completions, strict=True)):
             for column, answer in enumerate(answers):
                 if self._well_formed(request, answer.token_ids):
+                    # With the forced text: the header may open the box that holds the answer.
                     text = self.decode([*request.forced.tolist(), *answer.token_ids.tolist()])
                     graded.append(GradingRequest(text, request.gold))
-                    places.append((row, column))
-        for (row, column), verdict in zip(places, await self.grader.grade(graded), strict=True):
+                    positions.append((row, column))
+        # One call for all answers, so that the grading actors work on them in parallel.
+        for (row, column), verdict in zip(positions, await self.grader.grade(graded), strict=True):
             verdicts[row][column] = verdict
         return verdicts
 
     def _well_formed(self, request: AnswerRequest, answer: Tokens) -> bool:
-        """Exactly one end of thought in all, and no end of turn inside the thought."""
+        """True if there is exactly one end of thought, and no EOS inside the kept thought."""
         kept, end = request.kept, self.think.think_end_id
         ends = [np.count_nonzero(ids == end) for ids in (request.forced, answer)]
+        # Only the last kept token can be an end of thought, because sampling stops there.
         self_closed = len(kept) > 0 and int(kept[-1]) == end
         return self_closed + sum(ends) == 1 and not np.isin(kept, self.think.eos_ids).any()

@@ -1,4 +1,7 @@
-"""What passes between a policy and an environment of several turns, in process or behind a URL."""
+"""Messages between a policy and an environment of several turns.
+
+The environment may run in this process or behind a URL.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,24 @@ from rlsys.records import TurnRecord
 
 
 class Turn(NamedTuple):
-    """What the environment answers."""
+    """A message from the environment to the policy."""
 
     text: str
     """The user turn; it is not shown to the policy once the episode is done."""
     reward: float = 0.0
-    """For the reply before; 0 at reset."""
+    """Reward of the previous reply; 0 at reset."""
     done: bool = False
     remaining: int | None = None
     """Tokens that the policy may still sample in this episode; None without a shared budget."""
     unanswered: int = 0
-    """Questions that the environment still has, this one included; it charges for those that an
-    episode leaves. 0 where leaving early costs nothing."""
+    """Questions left in the episode, this one included, if the environment gives a penalty for
+    each question without an answer. 0 if it gives none."""
     record: TurnRecord = TurnRecord()
-    """What it tells of the reply before, and what prompt templates may show of this turn."""
+    """Facts about the previous reply, and values of this turn that prompt templates may show."""
 
 
 class Reply(NamedTuple):
-    """What the policy answers."""
+    """A message from the policy to the environment."""
 
     text: str
     """The decoded sampled ids, thought included."""
@@ -37,20 +40,20 @@ class Reply(NamedTuple):
 
 
 class TurnSession(Protocol):
-    """Episodes one after the other. Not safe for two tasks at once."""
+    """Plays episodes one after the other. Only one task may use a session at a time."""
 
     async def reset(self, seed: int) -> Turn:
-        """Begin an episode; the same seed begins the same one. Raises EpisodeLost."""
+        """Begin an episode; the same seed gives the same episode. Raises EpisodeLost."""
         ...
 
     async def reply(self, reply: Reply) -> Turn:
-        """Answer the turn before. Raises EpisodeLost; the session can then not be used again."""
+        """Reply to the previous turn. After EpisodeLost the session cannot be used again."""
         ...
 
 
 class TurnEnvironment(Protocol):
-    """Where sessions come from."""
+    """Provides sessions."""
 
     def session(self) -> AbstractAsyncContextManager[TurnSession]:
-        """Lease a session: waits for capacity on entry, gives it back on exit, whatever happens."""
+        """Lease a session. Entry waits for a free one; exit always returns it."""
         ...

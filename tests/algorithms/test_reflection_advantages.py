@@ -75,9 +75,9 @@ def test_nothing_is_learned_from_a_group_that_is_all_wrong():
 
 
 def test_numbers_that_do_not_belong_together_are_refused():
-    with pytest.raises(ValueError, match=r"rewards \(4,\) of answers \(2,\)"):
+    with pytest.raises(ValueError, match=r"rewards of shape \(4,\) .* \(2,\)"):
         revision_advantages([1, 0, 1, 0], [1, 1])
-    with pytest.raises(ValueError, match="no pair"):
+    with pytest.raises(ValueError, match="at least one pair"):
         truncation_accuracy([])
 
 

@@ -56,7 +56,7 @@ def test_two_questions_in_one_call_would_be_compared_with_each_other():
 
 
 def test_every_answer_has_a_length():
-    with pytest.raises(ValueError, match="2 lengths for 1 answers"):
+    with pytest.raises(ValueError, match="2 lengths do not fit 1 answers"):
         length_reward([1, 2], [1], "refined")
 
 

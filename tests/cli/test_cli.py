@@ -156,7 +156,7 @@ def test_evaluating_on_the_training_server_is_warned_of(config: Path, options: l
     assert warning.startswith(
         "rlsys: warning: evaluations play on the training server http://127.0"
     )
-    assert "nobody answers at environment.url 'http://127.0.0.1:9'" in refused
+    assert "no server answers at environment.url 'http://127.0.0.1:9'" in refused
 
 
 def test_a_dry_run_shows_the_batch_and_what_is_loaded(config: Path) -> None:

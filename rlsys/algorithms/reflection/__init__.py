@@ -2,17 +2,17 @@
 
 Source: Deng et al., "REA-RL: Reflection-Aware Online Reinforcement Learning for Efficient
 Reasoning", arXiv 2505.19862. Where the released code and the paper differ, the code is the default
-and the paper a named choice; docs/reflection.md lists every such place.
+and the paper is an option; docs/reflection.md lists every difference.
 
 In the order of a training step:
 
-    chunking    a thought in numbered chunks, cut on its own token ids
-    detection   the reflection model's labels, and the chunk after which to cut
-    rewards     how short and how reflective an answer was
+    chunking    split a thought into numbered chunks, on the token ids that were sampled
+    detection   read the labels of the reflection model, choose the chunk after which to cut
+    rewards     reward short answers and frequent reflection
     advantages  originals and revisions in one group of 2G
     evaluation  token ratios, budgets and fixed-ratio baselines
 
-Pure functions on numbers, strings and numpy arrays.
+All functions are pure, on numbers, strings and numpy arrays.
 """
 
 from __future__ import annotations

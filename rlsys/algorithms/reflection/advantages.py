@@ -1,8 +1,8 @@
 """Advantages of originals and revisions, which share one group and one baseline.
 
-Rows of a question are o1 r1 o2 r2 ... : sampled path and revision of each of G samples. The two
-share the tokens up to the cut, so a better revision holds only the removed tail against the
-original.
+Rows of a question are o1 r1 o2 r2 ... : the sampled path and the revision of each of G samples.
+Both contain the same tokens up to the cut. So the difference of their advantages falls only on the
+tokens after the cut.
 
 Shapes: 2G rows of one question, R rows of several questions (R even), G pairs.
 """
@@ -21,20 +21,22 @@ Array = NDArray[np.float64]
 RIGHT = 0.5
 """An accuracy above this is a right answer."""
 SHORTER = 2
-"""Tokens that a revision must save before its tail is worth a loss of its own."""
+"""Tokens that a revision must save before the tail loss applies to its pair."""
 
 
 def repair_sources(accuracy: ArrayLike) -> NDArray[np.int64]:
-    """Return the row that each row is trained as, int64[R].
+    """Return for every row the index of the row that is trained in its place, int64[R].
 
-    A revision that is not right is replaced by its original, everything about it: the group keeps
-    its size, and a failed revision never makes an overthinking tail look good. Apply it to
-    accuracies and tokens, and take rewards from what they are then (`rea.pair_advantages`):
+    A revision that is not right is replaced by its original in every respect. The group keeps its
+    size, and a failed revision cannot give its original a positive advantage for overthinking.
+    Apply the result to accuracies and token counts, then compute the rewards from the replaced
+    values (see `rea.pair_advantages`):
 
         accuracy[repair_sources(accuracy)]
 
-    The released code takes rewards first and replaces them, too. For refined length rewards that is
-    the same; with `length` a wrong short revision would move the shortest.
+    The released code computes the rewards first and then replaces the rewards too. For the refined
+    length rewards the result is the same. With `length` it is not: there a wrong, short revision
+    would change the shortest length.
 
     Args:
         accuracy: [R] of rows o1 r1 o2 r2 ... before any replacement.
@@ -47,22 +49,25 @@ def repair_sources(accuracy: ArrayLike) -> NDArray[np.int64]:
 
 
 def truncation_accuracy(accuracy: ArrayLike) -> float:
-    """Return the share of pairs that lost nothing: the revision is right or the original was wrong.
+    """Return the share of pairs in which the revision is right or the original is wrong.
 
     Args:
         accuracy: [R] of rows o1 r1 o2 r2 ... before any replacement, at least one pair.
     """
     right_R = np.asarray(accuracy, dtype=np.float64) > RIGHT
     if not len(right_R):
-        raise ValueError("no pair of an original and a revision, so no share of them")
+        raise ValueError(
+            "accuracy is empty, so it has no share of right pairs; give at least one pair"
+        )
     return float(np.mean(right_R[1::2] | ~right_R[0::2]))
 
 
 def revision_advantages(rewards: ArrayLike, accuracy: ArrayLike) -> Array:
     """Return the advantage of every row of one question, float64[2G].
 
-    (reward - mean) / (deviation + 1e-4) over all 2G rows, with the sample deviation. Where every
-    answer is wrong all advantages are 0: length and reflection alone must not teach.
+    (reward - mean) / (deviation + 1e-4) over all 2G rows, with the sample deviation. If every
+    answer is wrong, all advantages are 0: rewards for length and reflection alone must not train a
+    policy that never answers right.
 
     Args:
         rewards: [2G] summed rewards of rows o1 r1 o2 r2 ..., after `repair_sources`.
@@ -72,29 +77,32 @@ def revision_advantages(rewards: ArrayLike, accuracy: ArrayLike) -> Array:
         ValueError: not as many rewards as accuracies.
     """
     if np.shape(rewards) != np.shape(accuracy):
-        raise ValueError(f"rewards {np.shape(rewards)} of answers {np.shape(accuracy)}")
+        raise ValueError(
+            f"rewards of shape {np.shape(rewards)} do not fit accuracies of shape "
+            f"{np.shape(accuracy)}; give one reward per answer"
+        )
     if not np.any(np.asarray(accuracy)):
         return np.zeros(np.shape(rewards))
     return grpo.advantages(rewards, scale="std")
 
 
 class TreeAdvantages(NamedTuple):
-    """The two rows of each pair on the tree that holds their common tokens once."""
+    """Advantages of G pairs on trees that store the common tokens of both rows once."""
 
     kept_G: Array
-    """On the tokens up to the cut: both rows train them, so the sum of the two advantages."""
+    """Of the tokens up to the cut: the sum of both advantages, because both rows train them."""
     tail_G: Array
-    """On the tokens of the original after the cut."""
+    """Of the tokens of the original after the cut."""
     ending_G: Array
-    """On the sampled tokens of the revision; 0 where it was replaced by its original."""
+    """Of the sampled tokens of the revision; 0 if it was replaced by its original."""
 
 
 def tree_advantages(advantages: ArrayLike, sources: ArrayLike) -> TreeAdvantages:
-    """Return what the loss over 2G separate rows puts on each part of the G trees.
+    """Return the advantages of G trees that train like 2G separate rows.
 
-    Exact while the ratio of new to old policy is inside the clip, at the first step always. A
-    mean over tokens counts the kept tokens twice, for each row once, and where the revision was
-    replaced those of the tail as well.
+    This is exact while the ratio of new to old policy is inside the clip interval, so it is always
+    exact at the first optimizer step. A mean over tokens must count the kept tokens twice, once for
+    each row. If the revision was replaced, it must count the tail twice too.
 
     Args:
         advantages: [R] of rows o1 r1 o2 r2 ..., from `revision_advantages`.
@@ -104,6 +112,7 @@ def tree_advantages(advantages: ArrayLike, sources: ArrayLike) -> TreeAdvantages
     revision_G = np.asarray(advantages, dtype=np.float64)[1::2]
     sources_R = np.asarray(sources)
     replaced_G = sources_R[1::2] == sources_R[0::2]
+    # A replaced revision has the tail of its original, so the tail then belongs to both rows.
     return TreeAdvantages(
         kept_G=original_G + revision_G,
         tail_G=np.where(replaced_G, original_G + revision_G, original_G),
@@ -116,16 +125,17 @@ def tail_advantages(
 ) -> Array:
     """Return the advantage of every row in the optional tail loss, float64[R].
 
-    The tail loss is the same clipped loss once more, on the tokens of a pair from where the
-    revision's thought ends: the original's go down, the revision's up. It applies to pairs with a
-    right revision whose thought is at least SHORTER tokens shorter; all other rows get 0.
+    The tail loss repeats the clipped loss on the tokens after the cut of a pair. It lowers the
+    probability of the original's tokens and raises that of the revision's tokens. It applies to
+    pairs with a right revision whose thought is at least SHORTER tokens shorter. All other rows
+    get 0.
 
     Args:
-        advantages: [R] ordinary advantages of the whole batch, rows o1 r1 o2 r2 ...; they set the
-            size.
+        advantages: [R] ordinary advantages of the whole batch, rows o1 r1 o2 r2 ...; the size of
+            the result follows from them.
         accuracy: [R] of the same rows.
         thought_tokens: [R] tokens of each row's thought.
-        scale: size by the `mean` or by the `max` of the absolute advantages.
+        scale: `mean` or `max` of the absolute advantages is the size of the result.
 
     Raises:
         ValueError: unknown scale.

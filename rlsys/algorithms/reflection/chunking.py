@@ -1,8 +1,8 @@
-"""A thought in numbered chunks, found in its text and cut on its token ids.
+"""Split a thought into numbered chunks: boundaries are found in the text, cuts count token ids.
 
-Text splits into pieces at blank lines, and neighbouring pieces join into chunks of 32 to 128
-tokens. A cut is always a number of the thought's own tokens. Text put together from chunks and
-tokenised again could be other tokens than the policy sampled, and their log-probs other numbers.
+The text is split into pieces at blank lines, and neighbouring pieces are joined into chunks of 32
+to 128 tokens. A cut is a number of sampled tokens. Tokenising the joined text of the chunks again
+could give other tokens than the policy sampled, and their stored log-probs would then be wrong.
 
 Shapes: L tokens of a thought, P pieces, N chunks.
 """
@@ -24,30 +24,30 @@ WINDOW_TOKENS: Final = 1024
 
 
 class Piece(NamedTuple):
-    """The smallest unit a thought is cut in: the text between two separators."""
+    """The smallest unit of a thought that a cut can keep or drop: the text between separators."""
 
     start: int
-    """Its first character; white space around a piece is not part of it."""
+    """Index of the first character; white space around a piece is not part of it."""
     end: int
-    """The character after its last one."""
+    """Index after the last character."""
     tokens: int
-    """Tokens that hold any of its characters."""
+    """Number of tokens that contain a character of the piece."""
     token_end: int
-    """Tokens of the thought up to and including the one with its last character."""
+    """Number of tokens of the thought up to the last character of the piece, inclusive."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkedThought:
-    """A thought, its pieces, and which of them make up each chunk."""
+    """A thought, its pieces, and the pieces of each chunk."""
 
     text: str
     pieces: tuple[Piece, ...]
     chunks: tuple[tuple[int, ...], ...]
-    """Piece numbers of every chunk: all of them, in order, none empty."""
+    """Piece indices of every chunk. Every piece is in one chunk, in order; no chunk is empty."""
 
     @property
     def texts(self) -> list[str]:
-        """The text of every chunk [N], the blank lines inside it as they were sampled."""
+        """The text of every chunk [N], with the blank lines inside it as sampled."""
         return [
             self.text[self.pieces[chunk[0]].start : self.pieces[chunk[-1]].end]
             for chunk in self.chunks
@@ -55,16 +55,18 @@ class ChunkedThought:
 
     @property
     def token_counts(self) -> list[int]:
-        """Tokens of every chunk [N], separators between its pieces not counted."""
+        """Tokens of every chunk [N], without the separators between its pieces."""
         return [sum(self.pieces[i].tokens for i in chunk) for chunk in self.chunks]
 
     def kept_tokens(self, cut: int) -> int:
-        """Return how many tokens of the thought remain when it is cut after chunk `cut`.
+        """Return how many tokens of the thought remain if it is cut after chunk `cut`.
 
-        A revision has to drop something: a cut after the last chunk drops the last piece, and the
-        only piece of a thought leaves nothing.
+        A cut after the last chunk drops the last piece of the thought. If the thought has only one
+        piece, 0 tokens remain.
         """
         last = self.chunks[cut][-1]
+        # A revision that keeps the whole thought would be the original again. Its pair would have
+        # nothing to compare, so at least one piece is dropped.
         if last == len(self.pieces) - 1:
             last -= 1
         return self.pieces[last].token_end if last >= 0 else 0
@@ -77,26 +79,29 @@ def chunk_thought(
     least: int = LEAST_TOKENS,
     most: int = MOST_TOKENS,
 ) -> ChunkedThought:
-    """Return the chunks of a thought that its own tokens spell.
+    """Return the chunks of a thought.
 
     Args:
-        token_texts: [L] what each token adds to the text, so that joining them gives the text. A
-            token that only begins a character adds "" and the one that completes it the character
+        token_texts: [L] the text that each token adds; joined they are the whole text. A token that
+            only begins a character adds "", and the token that completes the character adds it
             (`rlsys.tokenization.decoding.token_texts`). End-of-thought tokens are left out.
-        separator: regular expression between pieces. One that matches nothing but a place, such as
-            `(?=;)`, splits there without taking a character away.
+        separator: regular expression of the text between pieces. A zero-width match such as
+            `(?=;)` splits the text without removing a character.
         least: see `chunks`.
         most: see `chunks`; 1 makes every piece a chunk.
 
-    A token that holds the end of one piece and the start of the next is kept with the first.
+    If a token contains the end of one piece and the start of the next, it is kept with the first.
     """
     text = "".join(token_texts)
     ends_L = np.fromiter(accumulate(map(len, token_texts)), dtype=np.int64)
     starts_L = np.concatenate([[0], ends_L[:-1]])
     pieces = []
     for start, end in split_pieces(text, separator):
-        # Both conditions: a token without text that stands right before the piece begins it.
+        # The first token of the piece is the first one that ends after `start`. A token without
+        # text right before it belongs to the piece too: it begins the first character. The second
+        # search finds that token.
         first = min(np.searchsorted(ends_L, start, "right"), np.searchsorted(starts_L, start))
+        # All tokens that start before `end`, also one in which the next piece starts.
         token_end = int(np.searchsorted(starts_L, end))
         pieces.append(Piece(start, end, token_end - int(first), token_end))
     chunked = chunks(
@@ -109,7 +114,10 @@ def chunk_thought(
 
 
 def split_pieces(text: str, separator: str = BLANK_LINES) -> list[tuple[int, int]]:
-    """Return (start, end) characters [P] of the text between separators, blank pieces left out."""
+    """Return (start, end) character indices [P] of the pieces between separators.
+
+    White space around a piece is left out, and so are pieces of white space only.
+    """
     spans = [match.span() for match in re.finditer(separator, text)]
     pieces, start = [], 0
     for gap_start, gap_end in [*spans, (len(text), len(text))]:
@@ -128,18 +136,18 @@ def chunks(
     least: int = LEAST_TOKENS,
     most: int = MOST_TOKENS,
 ) -> list[list[int]]:
-    """Return the piece numbers of every chunk, one list per chunk.
+    """Return the piece indices of every chunk, one list per chunk.
 
-    A piece that ends a sentence ends its chunk as soon as the chunk has `least` tokens. Any other
-    piece that would bring a chunk to `most` tokens starts the next one, or is a chunk of its own if
-    no piece waits. So a chunk has `least` to `most` tokens, except the last one, which may have
-    fewer, and those with a long piece, which may have more.
+    A piece that ends a sentence closes its chunk if the chunk then has `least` tokens or more. Any
+    other piece that would bring the chunk to `most` tokens starts the next chunk; if the chunk has
+    no other piece, it forms a chunk alone. So chunks have `least` to `most` tokens, with two
+    exceptions: the last chunk may have fewer, and a chunk with a long piece may have more.
 
     Args:
         token_counts: [P] tokens of each piece.
         last_characters: [P] the last character of each piece.
-        least: tokens from which the end of a sentence ends a chunk.
-        most: tokens that a chunk stays below where it can.
+        least: tokens of a chunk from which the end of a sentence closes it.
+        most: a chunk has fewer tokens than this, unless one of its pieces is longer.
 
     Example: chunks([10, 25, 40], [".", ".", "."]) == [[0, 1], [2]]
     """
@@ -163,9 +171,9 @@ def chunks(
 
 
 def windows(token_counts: Sequence[int], most: int = WINDOW_TOKENS) -> list[list[int]]:
-    """Return the chunk numbers of every window: consecutive chunks that one teacher call reads.
+    """Return the chunk indices of every window: consecutive chunks for one call of the teacher.
 
-    A window has at most `most` tokens; a longer chunk is a window of its own.
+    A window has at most `most` tokens; a longer chunk forms a window alone.
 
     Args:
         token_counts: [N] tokens of each chunk.

@@ -1,8 +1,9 @@
-"""What the reflection model said about each chunk, and after which chunk to cut.
+"""Read the labels of the reflection model, and choose the chunk after which to cut.
 
-The reflection model answers `[i]. Think` or `[i]. Result` for every chunk i = 1..N; a `Result`
-chunk states an answer, and what follows the first good one is overthinking. The candidates that the
-engine weighed at the label, not the label itself, give a probability that can be thresholded.
+The reflection model writes `[i]. Think` or `[i]. Result` for every chunk i = 1..N. A `Result` chunk
+states an answer; text after the first right answer is overthinking. The generated label alone is
+only yes or no. The log-probs of the candidate tokens at that position give a probability, which can
+be compared with a threshold.
 
 Shapes: N chunks, counted from 0 here and from 1 in the reply.
 """
@@ -24,11 +25,11 @@ Strength = Literal["normal", "weak", "strong", "first"]
 THINK: Final = "Think"
 RESULT: Final = "Result"
 PREFILL: Final = "[1]."
-"""What the reply is made to begin with, so that the first generated label is the first chunk's."""
+"""Start of every reply, given in the prompt, so that the first generated token labels chunk 1."""
 SURE: Final = 0.5
-"""Probability from which a chunk counts as stating an answer."""
+"""A chunk with at least this probability is taken to state an answer."""
 HINT: Final = 0.25
-"""Probability from which the strong rule considers a chunk."""
+"""The rule `strong` considers only chunks with at least this probability."""
 
 _NUMBER: Final = re.compile(r"\[(\d{1,9})\]\.")
 
@@ -36,12 +37,13 @@ _NUMBER: Final = re.compile(r"\[(\d{1,9})\]\.")
 def label_probability(
     candidates: Candidates, *, think: str = THINK, result: str = RESULT
 ) -> float | None:
-    """Return the probability of `Result` against `Think` at one position, in [0, 1].
+    """Return the probability of `Result` relative to `Think` at one position, in [0, 1].
 
-    The share of the candidates that contain `result` in those that contain either word, ignoring
-    case; one that contains both counts for `think`, which never cuts too early. None where the
-    position is no label: no candidate of any probability, or the most likely one contains neither
-    word as spelt here.
+    The probability of all candidates that contain `result`, divided by the probability of all that
+    contain either word, ignoring case. A candidate with both words counts for `think`, because a
+    missed result only makes the cut later. Returns None if the position is not a label: there is no
+    candidate with a probability above 0, or the most likely one contains neither word (here the
+    case matters).
 
     Args:
         candidates: (log-prob, text) of the most likely tokens at this position.
@@ -55,7 +57,8 @@ def label_probability(
         return None
     thinks = results = 0.0
     for logprob, text in candidates:
-        # Relative to the most likely one: neither sum can vanish, and the share is the same.
+        # Divide by the largest probability before exp. The ratio stays the same, and the sum cannot
+        # underflow to 0.
         if think.lower() in text.lower():
             thinks += math.exp(logprob - top_logprob)
         elif result.lower() in text.lower():
@@ -64,14 +67,14 @@ def label_probability(
 
 
 class LabelReading(NamedTuple):
-    """The labels of a reply by the chunk they name."""
+    """The labels of a reply, by chunk."""
 
     probabilities_N: NDArray[np.float64]
-    """Probability that each chunk states an answer; 0 where the reply does not say."""
+    """Probability that each chunk states an answer; 0 for a chunk without a label."""
     missing: int
-    """Chunks without a label: taken for reasoning, which never cuts too early."""
+    """Chunks without a label. They count as reasoning, so they never make a cut too early."""
     extra: int
-    """Labels that were ignored: no new number before them, or the number of no or a read chunk."""
+    """Ignored labels: without a number, or with the number of no chunk or of a labelled chunk."""
 
 
 def read_labels(
@@ -83,26 +86,29 @@ def read_labels(
     result: str = RESULT,
     stopped: bool = False,
 ) -> LabelReading:
-    """Read a greedy reply and match its labels to the chunk numbers `[i].` before them.
+    """Read a greedy reply and assign each label to the chunk number `[i].` before it.
 
-    The number counts, not the order of the labels: a skipped or repeated line must not shift every
-    later probability by one chunk. The first label of a chunk stands.
+    If a chunk has two labels, the first one counts.
 
     Args:
         positions: candidates of every generated position; the most likely one was generated.
-        num_chunks: N, how many chunks the prompt numbered.
-        prefill: what the reply was made to begin with.
+        num_chunks: N, the number of chunks in the prompt.
+        prefill: start of the reply that was given in the prompt.
         think: see `label_probability`.
         result: see `label_probability`.
-        stopped: the reply was ended at a label; chunks behind that one are not missing.
+        stopped: True if generation was stopped at a label on purpose. The chunks after that label
+            then do not count as missing.
     """
     probabilities_N = np.zeros(num_chunks)
     read: set[int] = set()
     extra = 0
+    # Text since the last label. It holds the chunk number of the next label. Counting labels would
+    # be simpler, but one skipped or repeated line would then shift every later label by one chunk.
     unread = prefill
     for candidates in positions:
         probability = label_probability(candidates, think=think, result=result)
         if probability is None:
+            # Greedy decoding: the most likely candidate is the generated token.
             unread += max(candidates, key=lambda candidate: candidate[0])[1] if candidates else ""
             continue
         numbers = _NUMBER.findall(unread)
@@ -113,12 +119,16 @@ def read_labels(
         else:
             extra += 1
         unread = ""
-    asked = max(read) + 1 if stopped and read else num_chunks
-    return LabelReading(probabilities_N, asked - len(read), extra)
+    expected = max(read) + 1 if stopped and read else num_chunks
+    return LabelReading(probabilities_N, expected - len(read), extra)
 
 
 def last_cut(num_chunks: int) -> int:
-    """Return the last chunk that a cut may keep: of N chunks one in twenty goes, five at most."""
+    """Return the last chunk that a cut may keep, counted from 0.
+
+    A cut drops at least N / 20 chunks, rounded; this minimum is never more than 5.
+    """
+    # Short thoughts (N < 10) round to 0: then the last chunk may be kept.
     return num_chunks - 1 - min((num_chunks + 10) // 20, 5)
 
 
@@ -126,12 +136,17 @@ def cut_index(p: Sequence[float], strength: str) -> int:
     """Return the last chunk to keep, counted from 0 and at most `last_cut(N)`.
 
     Args:
-        p: [N] probability that each chunk states an answer.
-        strength: `normal`, used in training, is the first sure chunk in the second half. `weak`
-            goes on to where the answer is stated once more: the first sure chunk after normal's
-            run of sure ones, or else the end of that run. `strong` is the most probable chunk up
-            to normal's that has at least a hint. `first` is the paper's rule, the first sure chunk
-            anywhere. What finds nothing takes normal's chunk, and normal itself `last_cut(N)`.
+        p: [N] probability that each chunk states an answer. A chunk is sure if p >= SURE.
+        strength: rule that chooses the chunk.
+            `normal`: the first sure chunk in the second half of the thought.
+            `weak`: later than `normal`, where the answer is stated again. This is the first sure
+            chunk after the run of sure chunks that `normal` starts, or the end of that run if no
+            sure chunk follows.
+            `strong`: earlier than `normal`: the most probable chunk up to that of `normal`, if its
+            probability is at least HINT.
+            `first`: the rule of the paper, the first sure chunk anywhere.
+            If `strong` finds no chunk, it uses that of `normal`. If the other rules find none, they
+            use `last_cut(N)`.
 
     Raises:
         ValueError: no chunks, or an unknown strength.
@@ -148,9 +163,9 @@ def cut_index(p: Sequence[float], strength: str) -> int:
         case "weak":
             cut = None if normal is None else _stated_again(p_N, normal)
         case "strong":
-            # Without a sure chunk every chunk is a candidate.
-            hints_K = p_N if normal is None else p_N[: normal + 1]
-            cut = int(hints_K.argmax()) if hints_K.max() >= HINT else normal
+            # Without a sure chunk in the second half, every chunk is a candidate.
+            candidates_K = p_N if normal is None else p_N[: normal + 1]
+            cut = int(candidates_K.argmax()) if candidates_K.max() >= HINT else normal
         case "first":
             cut = _first_sure(p_N, 0)
         case _:
@@ -167,7 +182,10 @@ def _first_sure(p_N: NDArray[np.float64], start: int) -> int | None:
 
 
 def _stated_again(p_N: NDArray[np.float64], first: int) -> int:
-    """The first sure chunk after the run of sure ones from `first` on, or the end of the run."""
+    """The first sure chunk after the run of sure chunks that starts at `first`.
+
+    If there is none, the last chunk of the run.
+    """
     unsure = np.flatnonzero(p_N[first:] < SURE)
     if len(unsure) == 0:
         return len(p_N) - 1

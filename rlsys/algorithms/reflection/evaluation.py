@@ -1,6 +1,7 @@
-"""How many tokens a method needs: against the starting model, under a budget, against chance.
+"""Measure how many tokens a method needs: relative to the starting model, or under a budget.
 
-Shapes: S problem sets, K responses, B places where a thought may be cut.
+`fixed_ratio_cuts` is the baseline of detection. Shapes: S problem sets, K responses, B positions
+where a thought may be cut.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ Array = NDArray[np.float64]
 
 
 class TokenRatios(NamedTuple):
-    """Tokens of a method in percent of the starting model's."""
+    """Tokens of a method in percent of the tokens of the starting model."""
 
     per_set_S: Array
     mean_of_ratios: float
-    """Every problem set weighs alike; what the paper's tables call TR."""
+    """Every problem set has the same weight; the tables of the paper call this TR."""
     ratio_of_means: float
-    """Every token weighs alike, so long sets dominate."""
+    """Every token has the same weight, so problem sets with long responses dominate."""
 
 
 def token_ratios(method: ArrayLike, base: ArrayLike) -> TokenRatios:
@@ -35,37 +36,38 @@ def token_ratios(method: ArrayLike, base: ArrayLike) -> TokenRatios:
 
 
 def cut_at_budget(lengths: ArrayLike, budget: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return tokens [K] and whether the answer survives [K] if responses are cut afterwards.
+    """Cut finished responses; return their tokens [K] and whether the answer remains [K].
 
-    That is not what a policy does that was told the budget, or was trained under it: measure that
-    by generating under the budget.
+    This does not measure a policy that knows the budget or was trained under it. For that, generate
+    under the budget.
 
     Args:
         lengths: [K] tokens of each response, EOS included.
-        budget: tokens that remain, at most.
+        budget: maximum number of tokens after the cut.
     """
     lengths_K = np.asarray(lengths, dtype=np.int64)
     return np.minimum(lengths_K, budget), lengths_K <= budget
 
 
 def fixed_ratio_cuts(boundaries: Sequence[Sequence[int]], share: float) -> list[int]:
-    """Return where to cut each thought if nobody looks at what it says: the baseline of detection.
+    """Return a cut for each thought without regard to its content: the baseline of detection.
 
-    Each thought is cut at the place nearest to the share that is still to be kept of the tokens
-    still to come, so that over all thoughts close to `share` of the tokens are kept.
+    Together the cuts keep close to `share` of all tokens.
 
     Args:
         boundaries: per thought, the token counts [B] at which it may be cut, increasing; the last
             one is its length.
         share: share of all tokens to keep, in [0, 1].
     """
-    total = sum(places[-1] for places in boundaries)
+    total = sum(cuts_B[-1] for cuts_B in boundaries)
     to_keep = share * total
     cuts = []
-    for places in boundaries:
-        target = places[-1] * to_keep / total
-        cut = min(places, key=lambda place: abs(place - target))
+    for cuts_B in boundaries:
+        # Cuts lie only at boundaries, so each one misses its target a little. The target is
+        # computed from the tokens that are left, which makes the next thoughts correct the error.
+        target = cuts_B[-1] * to_keep / total
+        cut = min(cuts_B, key=lambda tokens: abs(tokens - target))
         cuts.append(cut)
         to_keep -= cut
-        total -= places[-1]
+        total -= cuts_B[-1]
     return cuts

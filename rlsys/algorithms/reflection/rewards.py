@@ -1,4 +1,4 @@
-"""Rewards beside correctness: how short a right answer was, and how much its thought reflected.
+"""Rewards in addition to correctness: for short right answers, and for thoughts that reflect.
 
 Shapes: R answers of one question, K thoughts of a corpus.
 """
@@ -27,13 +27,14 @@ def length_reward(lengths: ArrayLike, correct: ArrayLike, kind: str) -> Array:
         refined         0.5 - x    -0.5              the right answers         0 if right
         refined_paper   1 - x      0                 the right answers         1 if right
 
-    `length` is Kimi k1.5's (arXiv 2501.12599, Section 2.3.3): a wrong answer earns by being short.
-    The refined ones pay only for right answers; a constant apart, they give the same advantages
-    unless all right answers are equally long. There the code pays as for a middling length, so a
-    lone right answer earns less than the better of two, and the paper's formula as for the best.
+    `length` is the reward of Kimi k1.5 (arXiv 2501.12599, Section 2.3.3): a wrong answer gets more
+    if it is short. The two refined rewards depend on the length of right answers only. They differ
+    by a constant and give the same advantages, unless all right answers have the same length. In
+    that case `refined`, the released code, pays as for a medium length: one right answer alone gets
+    less than the shorter one of two. `refined_paper` pays as for the shortest.
 
     Args:
-        lengths: [R] tokens, not characters, of each answer with its thought and EOS.
+        lengths: [R] tokens of each answer, with its thought and EOS.
         correct: [R] whether each answer is right (above 0.5).
         kind: `length`, `refined` or `refined_paper`.
 
@@ -43,29 +44,34 @@ def length_reward(lengths: ArrayLike, correct: ArrayLike, kind: str) -> Array:
     lengths_R = np.asarray(lengths, dtype=np.float64)
     correct_R = np.asarray(correct, dtype=np.float64) > 0.5
     if lengths_R.shape != correct_R.shape:
-        raise ValueError(f"{lengths_R.size} lengths for {correct_R.size} answers")
+        raise ValueError(
+            f"{lengths_R.size} lengths do not fit {correct_R.size} answers; give one length each"
+        )
     match kind:
         case "length":
-            place_R = _place(lengths_R, lengths_R, undecided=0.5)
-            return np.where(correct_R, 0.5 - place_R, np.minimum(0.0, 0.5 - place_R))
+            x_R = _relative_length(lengths_R, lengths_R, no_difference=0.5)
+            return np.where(correct_R, 0.5 - x_R, np.minimum(0.0, 0.5 - x_R))
         case "refined":
-            place_R = _place(lengths_R, lengths_R[correct_R], undecided=0.5)
-            return np.where(correct_R, 0.5 - place_R, -0.5)
+            x_R = _relative_length(lengths_R, lengths_R[correct_R], no_difference=0.5)
+            return np.where(correct_R, 0.5 - x_R, -0.5)
         case "refined_paper":
-            place_R = _place(lengths_R, lengths_R[correct_R], undecided=0.0)
-            return np.where(correct_R, 1.0 - place_R, 0.0)
+            x_R = _relative_length(lengths_R, lengths_R[correct_R], no_difference=0.0)
+            return np.where(correct_R, 1.0 - x_R, 0.0)
         case _:
             raise ValueError(
                 f"length reward {kind!r} is unknown; use 'length', 'refined' or 'refined_paper'"
             )
 
 
-def _place(lengths_R: Array, among_K: Array, *, undecided: float) -> Array:
-    """Where each length lies between the shortest (0) and the longest (1) of `among_K`."""
-    if among_K.size == 0 or among_K.min() == among_K.max():
-        return np.full_like(lengths_R, undecided)
-    place_R: Array = (lengths_R - among_K.min()) / (among_K.max() - among_K.min())
-    return place_R
+def _relative_length(lengths_R: Array, range_K: Array, *, no_difference: float) -> Array:
+    """Scale each length so that the shortest of `range_K` becomes 0 and the longest 1.
+
+    If all lengths in `range_K` are equal, the result is `no_difference` everywhere.
+    """
+    if range_K.size == 0 or range_K.min() == range_K.max():
+        return np.full_like(lengths_R, no_difference)
+    x_R: Array = (lengths_R - range_K.min()) / (range_K.max() - range_K.min())
+    return x_R
 
 
 def count_reflections(
@@ -73,19 +79,19 @@ def count_reflections(
 ) -> int:
     """Return how often a thought reflects.
 
-    Counted is what stands after the last `<think>`, if there is one, up to the next `</think>`.
-    Keywords on one line with at most `gap` characters between each and the next are one reflection.
-    Case is ignored.
+    Only the text after the last `<think>` (if there is one) and before the next `</think>` counts.
+    Keywords on one line with at most `gap` characters between neighbours are one reflection. Case
+    is ignored.
 
     Args:
-        text: a thought, with or without think tokens around it and the answer behind it.
-        mode: `published` looks for KEYWORDS anywhere, also inside other words ("distribution" has
-            a "but"); `words` looks for `words` where they stand by themselves.
-        words: what `words` counts. A word may be a mark such as `?`, which needs no limits.
-        gap: characters that join two keywords into one reflection, at most.
+        text: a thought, with or without think tokens around it and an answer after it.
+        mode: `published` finds KEYWORDS anywhere, also inside other words ("attribute" contains
+            "but"); `words` finds `words` only as whole words.
+        words: the keywords of mode `words`. A keyword may also be a mark such as `?`.
+        gap: maximum number of characters between two keywords of one reflection.
 
     Raises:
-        ValueError: unknown mode, or `words` that would be found everywhere.
+        ValueError: unknown mode, or `words` is empty or contains an empty word.
     """
     match mode:
         case "published":
@@ -93,7 +99,7 @@ def count_reflections(
         case "words":
             if not words or not all(words):
                 raise ValueError(
-                    f"words {words!r} are found everywhere; name at least one, none empty"
+                    f"words {words!r} would be found everywhere; give at least one, none empty"
                 )
             pattern = "|".join(map(_standing_alone, words))
         case _:
@@ -110,7 +116,7 @@ def count_reflections(
 
 
 def _standing_alone(word: str) -> str:
-    """A pattern for `word` that does not continue as a longer word on either side."""
+    """A pattern that finds `word` only as a whole word; a mark such as `?` needs no word limit."""
     before = r"(?<!\w)" if re.match(r"\w", word) else ""
     after = r"(?!\w)" if re.search(r"\w\Z", word) else ""
     return f"{before}{re.escape(word)}{after}"
@@ -123,13 +129,14 @@ def reflection_reward(
     *,
     scale: str = "code",
 ) -> float:
-    """Return the reward for reflecting often enough; more than enough earns nothing on top.
+    """Return the reward for reflecting often enough. It does not increase beyond the threshold.
 
     Args:
         count: reflections of a thought.
-        tokens: its tokens; a thought of none reflects too little.
-        tokens_per_reflection: the rarest that is often enough; see `reflection_threshold`.
-        scale: `code` is in [0, 1], `paper` the same minus 1. Advantages do not see the difference.
+        tokens: tokens of the thought; with 0 tokens the reward is the smallest.
+        tokens_per_reflection: a thought with at most this many tokens per reflection gets the full
+            reward; see `reflection_threshold`.
+        scale: `code` is in [0, 1]; `paper` is the same minus 1, so the advantages are equal.
 
     Raises:
         ValueError: unknown scale.
@@ -147,22 +154,23 @@ def reflection_reward(
 def reflection_threshold(
     counts: ArrayLike, tokens: ArrayLike, *, quantile: float = 0.2, method: str = "interval"
 ) -> float:
-    """Return the tokens per reflection that the starting policy's own thoughts set as threshold.
+    """Return the threshold of `reflection_reward` for thoughts of the starting policy.
 
-    A share `quantile` of them reflects more rarely: a higher one makes a stricter threshold.
+    A share `quantile` of these thoughts reflects more rarely than the threshold. A larger quantile
+    gives a stricter threshold.
 
     Args:
         counts: [K] reflections of each thought.
         tokens: [K] tokens of each thought; thoughts without tokens are left out.
-        quantile: share of thoughts that fall short, in [0, 1].
-        method: `interval`, the released code's, takes the quantile of tokens per reflection, a
-            thought without reflection standing in with all its tokens. `density`, the paper's,
-            takes the quantile of reflections per token, and the inverse of it. Between two
-            thoughts both interpolate linearly, which is why they differ.
+        quantile: share of thoughts below the threshold, in [0, 1].
+        method: `interval`, as in the released code, takes the quantile of tokens per reflection; a
+            thought without reflections counts with all its tokens. `density`, as in the paper,
+            takes the quantile of reflections per token and returns its inverse. Both interpolate
+            linearly between two thoughts, so their results differ.
 
     Raises:
-        DataError: no thought has tokens, or by `density` so many thoughts never reflect that any
-            thought would reflect often enough.
+        DataError: no thought has tokens; or, with `density`, the quantile is 0 because too many
+            thoughts never reflect.
         ValueError: unknown method.
     """
     tokens_K = np.asarray(tokens, dtype=np.float64)
@@ -170,7 +178,7 @@ def reflection_threshold(
     tokens_K = tokens_K[tokens_K > 0]
     if tokens_K.size == 0:
         raise DataError(
-            "no thought of the corpus has tokens, so it sets no threshold for reflections; "
+            "no thought of the corpus has tokens, so there is no threshold for reflections; "
             "sample thoughts from the starting policy"
         )
     match method:

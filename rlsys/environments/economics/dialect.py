@@ -1,4 +1,4 @@
-"""How the fields of a served economics environment carry turns. Knows nothing of sockets."""
+"""Translate between turns and the fields of a served economics environment."""
 
 from __future__ import annotations
 

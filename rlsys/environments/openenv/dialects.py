@@ -1,4 +1,4 @@
-"""How the fields of an OpenEnv environment carry turns. Knows nothing of sockets."""
+"""Translate between turns and the fields of an OpenEnv environment. No network code is here."""
 
 from __future__ import annotations
 
@@ -11,43 +11,49 @@ from rlsys.environments.turns import Reply, Turn
 from rlsys.records import TurnRecord
 
 Fields = Mapping[str, Any]
-"""An observation, an action or the options of a reset, by JSON name."""
+"""An observation, an action or the options of a reset: JSON values by field name."""
 
 
 class Dialect(Protocol):
-    """What one kind of environment calls things."""
+    """The field names and conventions of one kind of environment."""
 
     @property
     def reset_options(self) -> Fields:
-        """Sent with every reset, beside the seed."""
+        """Fields that are sent with every reset, in addition to the seed."""
         ...
 
     @property
     def observation_fields(self) -> tuple[str, ...]:
-        """Fields without which an observation cannot be read."""
+        """Fields that every observation must have."""
         ...
 
     @property
     def action_field(self) -> str:
-        """Field of an action that holds the reply."""
+        """The field of an action that contains the reply."""
         ...
 
     def refusal(self, first: Fields) -> str | None:
-        """Why an environment that begins with `first` must not be played, with the remedy."""
+        """Return why this environment cannot be used, with the remedy; None if it can.
+
+        `first` is the observation of a reset.
+        """
         ...
 
     def read(self, before: Fields | None, after: Fields, reward: float, done: bool) -> Turn:
-        """Return what `after` says: the answer to the reply to `before`, which is None at reset."""
+        """Return the turn of the observation `after`.
+
+        `before` is the observation that the last reply answered; it is None at reset.
+        """
         ...
 
     def write(self, before: Fields, reply: Reply) -> dict[str, Any]:
-        """Return the action that gives the reply to `before`."""
+        """Return the action for a reply to the observation `before`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextDialect:
-    """Any environment that shows one field and takes one field of text.
+    """Any environment whose observation has a field to show and whose action has a text field.
 
     Only the visible part of a reply is sent. Prompt templates may show all numbers of an
     observation.
@@ -56,20 +62,20 @@ class TextDialect:
     """
 
     observation_field: str
-    """What the policy is shown; what is not text, as JSON."""
+    """The field that the policy is shown. A value that is not text is shown as JSON."""
     action_field: str
     remaining_field: str | None = None
-    """Tokens that the policy may still sample, where the environment has a shared budget."""
+    """The field with the tokens that the policy may still sample; None without a shared budget."""
     reset_options: Fields = field(default_factory=dict)
 
     @property
     def observation_fields(self) -> tuple[str, ...]:
-        """The text and, where there is one, the budget."""
+        """The shown field and, if there is one, the field of the budget."""
         named = (self.observation_field, self.remaining_field)
         return tuple(name for name in named if name is not None)
 
     def refusal(self, first: Fields) -> str | None:
-        """None: nothing is known of it."""
+        """Return None: this dialect has no rule that an environment could break."""
         return None
 
     def read(self, before: Fields | None, after: Fields, reward: float, done: bool) -> Turn:

@@ -1,4 +1,4 @@
-"""Training on anybody's OpenEnv environment that shows a text and takes a text."""
+"""Training on any OpenEnv environment that shows a text and takes a text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from rlsys.environments.openenv.dialects import TextDialect
 from rlsys.environments.openenv.remote import RemoteEnvironment
 
 PROBES: Final = ("What is 3+8-2?", "Say what you see.", "Which is larger, 7 or 12?", "Go on.")
-"""Prompts on which engine and learner are compared: what a server will ask is not known."""
+"""Texts of the canary prompts, on which engine and learner are compared. The questions of the
+server are not known before the run."""
 
 
 class ServedEnvironment(DialogueEnvironment):
@@ -23,7 +24,7 @@ class ServedEnvironment(DialogueEnvironment):
 
     @classmethod
     def inputs(cls, context: InputContext) -> Inputs:
-        """Check the servers of training and evaluation."""
+        """Check the servers of training and evaluation, and return the seeds of the run."""
         settings = context.settings(OpenEnvDialogue)
         servers = [_server(settings, role) for role in get_args(Role)]
         asyncio.run(check_servers(servers))
@@ -31,26 +32,26 @@ class ServedEnvironment(DialogueEnvironment):
 
     @classmethod
     def create(cls, context: RolloutContext) -> Self:
-        """Play on the server of the role."""
+        """Return an environment that plays on the server for the role of `context`."""
         settings = context.settings(OpenEnvDialogue)
         return cls.over(_server(settings, context.role), context, max_turns=settings.max_turns)
 
 
 async def check_servers(servers: list[RemoteEnvironment]) -> None:
-    """Raise ConfigError for the first server that cannot be played on."""
+    """Raise ConfigError for the first server that episodes cannot be played on."""
     for server in servers:
         await server.check()
 
 
 def served_by(context: InputContext, servers: list[RemoteEnvironment]) -> str:
-    """Where the episodes come from, in words."""
+    """Return a phrase that names the source of the episodes."""
     urls = dict.fromkeys(server.url for server in servers)
     episodes = context.config.evaluation.problems
     return f"episodes from {' and '.join(urls)}, {episodes} in an evaluation"
 
 
 def _server(settings: OpenEnvDialogue, role: Role) -> RemoteEnvironment:
-    """The server that plays the episodes of `role`; nothing is sent yet."""
+    """Return the server for the episodes of `role`; nothing is sent yet."""
     dialect = TextDialect(
         observation_field=settings.observation_field,
         action_field=settings.action_field,

@@ -1,9 +1,10 @@
 """An environment behind a URL: any OpenEnv 0.10 server, through its WebSocket sessions.
 
-The messages are sent over a plain socket (`wire`). OpenEnv's own client opens a new session when
-the old one is gone, so that an episode would go on in an environment that never saw it begin; it
-folds the code of an error into a sentence; and it takes six seconds and 190 MiB to import, for
-every actor that grows episodes.
+The messages are sent over a plain WebSocket (`wire`), not with the client of OpenEnv, for three
+reasons. That client opens a new session when the old one is gone, so an episode would continue in
+an environment that has not seen its beginning. It puts the code of an error into a sentence, from
+which the code cannot be read reliably. And importing it takes six seconds and 190 MiB in every
+environment actor.
 """
 
 from __future__ import annotations
@@ -37,19 +38,20 @@ from rlsys.errors import ConfigError, EpisodeLost
 
 MAX_MESSAGE_BYTES = 16 * 2**20
 PING_INTERVAL_S = 20.0
-"""Keeps what lies between here and the server from closing a socket while the policy writes."""
+"""Proxies close idle sockets. Pings keep the socket open while the policy writes a long reply."""
 CLOSE_TIMEOUT_S = 5.0
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.1, 5.0
 FULL_NOTE_S = 60.0
+"""Least seconds between two warnings that the server is full."""
 
 _log = logging.getLogger(__name__)
 
 
 class RemoteEnvironment:
-    """A TurnEnvironment whose sessions are sockets, with one episode at a time in each.
+    """A TurnEnvironment whose sessions are sockets; each session plays one episode at a time.
 
-    To be used from one event loop. Several processes may play on one server: together they should
-    ask for no more sessions than it serves, since who comes too late waits and asks again.
+    Use it from one event loop only. Several processes may use one server. Together they should open
+    no more sessions than the server allows, because each further session waits and tries again.
 
     Example:
         # rlsys serve-env environment.trusted=true
@@ -68,11 +70,17 @@ class RemoteEnvironment:
         patience_s: float = 300.0,
         message_timeout_s: float = 60.0,
     ) -> None:
-        """Name the server; nothing is sent yet.
+        """Store the address of the server; nothing is sent yet.
 
-        max_sessions: most sockets at once. patience_s: how long to try while nobody answers.
-        message_timeout_s: how long a connection, or the answer to a message, may take.
-        Raises ConfigError for a URL that is not http or https.
+        Args:
+            url: http or https address.
+            dialect: field names of the environment.
+            max_sessions: most sockets at once.
+            patience_s: seconds to try again while the server does not answer.
+            message_timeout_s: seconds until a connection or an answer counts as failed.
+
+        Raises:
+            ConfigError: the URL is not http or https.
         """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -89,10 +97,12 @@ class RemoteEnvironment:
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[RemoteSession]:
-        """Lease a session; waits while the server is full, or for `patience_s` while it is away.
+        """Lease a session. Waits while the server is full.
 
-        Raises EpisodeLost if it stays away.
+        Raises EpisodeLost if the server does not answer for `patience_s`.
         """
+        # The semaphore keeps this process below its share of the server's sessions. Without it all
+        # waiting episodes would open a socket and be refused again and again.
         async with self._leases:
             socket = await self._open()
             try:
@@ -101,35 +111,38 @@ class RemoteEnvironment:
                 await socket.close()
 
     async def check(self) -> None:
-        """Find out before a run whether its episodes can be played here; waits for nobody.
+        """Check before a run that episodes can be played on this server. Does not wait or retry.
 
-        A full server is only warned of: its episodes can be played when others have ended.
-        Raises ConfigError that says why not: nobody answers, it is no OpenEnv server, it lacks
-        fields of the dialect, refuses a reset, or the dialect objects to how it begins.
+        If the server is full, only a warning is logged: sessions become free when other episodes
+        end.
+
+        Raises:
+            ConfigError: nothing answers, the answer is not from an OpenEnv server, a field of the
+                dialect is missing, a reset fails, or the dialect refuses the first observation.
         """
         try:
             health = await asyncio.to_thread(self._get, "/health", Health)
             schema = await asyncio.to_thread(self._get, "/schema", Schema)
         except NotOpenEnv as error:
             raise ConfigError(
-                f"what answers at environment.url {self.url!r} is no OpenEnv server ({error}); "
+                f"the server at environment.url {self.url!r} is not an OpenEnv server ({error}); "
                 "correct the URL"
             ) from None
         except OSError as error:
             raise ConfigError(
-                f"nobody answers at environment.url {self.url!r} "
+                f"no server answers at environment.url {self.url!r} "
                 f"({getattr(error, 'reason', error)}); start the server, for instance with "
                 "`rlsys serve-env`, or correct the URL"
             ) from None
         if health.status != "healthy":
             raise ConfigError(
-                f"the server at environment.url {self.url!r} says it is {health.status!r}, not "
+                f"the server at environment.url {self.url!r} has the status {health.status!r}, not "
                 "'healthy'; see its log"
             )
         self._check_fields("observation", schema.observation.properties)
         self._check_fields("action", schema.action.properties)
         try:
-            refusal = await self._check_first_turn()
+            refusal = await self._first_refusal()
         except _Full as full:
             _log.warning(
                 "the server at environment.url %r is full (%s); episodes will wait for sessions",
@@ -145,11 +158,13 @@ class RemoteEnvironment:
         if refusal is not None:
             raise ConfigError(f"the server at environment.url {self.url!r}: {refusal}")
 
-    async def _check_first_turn(self) -> str | None:
-        """Begin an episode, and return what the dialect objects to.
+    async def _first_refusal(self) -> str | None:
+        """Begin an episode; return the refusal of the dialect, or None.
 
-        Raises _Full, ConfigError if no session is opened at the first attempt, EpisodeLost if its
-        reset fails.
+        Raises:
+            _Full: the server has no free session.
+            ConfigError: no session could be opened at the first attempt.
+            EpisodeLost: the reset failed.
         """
         try:
             socket = await self._connect()
@@ -179,18 +194,20 @@ class RemoteEnvironment:
                 )
 
     async def _open(self) -> ClientConnection:
-        """Ask for a session until it is granted."""
-        heard = noted = time.monotonic()
+        """Ask for a session until the server grants one."""
+        last_answer = last_warning = time.monotonic()
         for delay in _delays():
             try:
                 return await self._connect()
             except _Full as full:
-                heard = time.monotonic()
-                if heard - noted > FULL_NOTE_S:
-                    noted = heard
+                # A full server works, and sessions become free when episodes end. So this may take
+                # any time, and the patience for a server that does not answer starts again.
+                last_answer = time.monotonic()
+                if last_answer - last_warning > FULL_NOTE_S:
+                    last_warning = last_answer
                     _log.warning("%s is full, waiting for a session: %s", self.url, full)
             except (OSError, WebSocketException, NoAnswer) as error:
-                left = self._patience_s - (time.monotonic() - heard)
+                left = self._patience_s - (time.monotonic() - last_answer)
                 if left <= 0:
                     raise EpisodeLost(
                         f"no session could be opened at {self.url} for {self._patience_s:g} s "
@@ -198,10 +215,14 @@ class RemoteEnvironment:
                     ) from error
                 delay = min(delay, left)
             await asyncio.sleep(delay)
-        raise AssertionError("delays never end")
+        raise AssertionError("_delays() is endless")
 
     async def _connect(self) -> ClientConnection:
-        """Connect, and ask for the state: a full server says so only in place of an answer."""
+        """Open a socket and ask for the state of the session.
+
+        A full server accepts the socket and sends the error CAPACITY_REACHED in place of the first
+        answer. So a session is granted only after the first answer.
+        """
         socket = await connect(
             self.url.replace("http", "ws", 1) + "/ws",
             open_timeout=self._message_timeout_s,
@@ -218,19 +239,21 @@ class RemoteEnvironment:
                     raise _Full(answer.sentence)
                 case "FACTORY_ERROR" | "SESSION_ERROR":
                     raise NoAnswer(answer.sentence)
-        except BaseException:
+        except BaseException:  # cancellation included: an open socket would keep its session
             await socket.close()
             raise
-        return socket  # also where there is no state before the first reset: that is an answer
+        # Some servers have no state before the first reset and answer with another error code. The
+        # session is granted in that case too.
+        return socket
 
 
 class RemoteSession:
-    """A TurnSession over one socket. Once it lost an episode it is of no more use."""
+    """A TurnSession over one socket. After it has lost an episode, it cannot be used again."""
 
     def __init__(
         self, environment: RemoteEnvironment, socket: ClientConnection, timeout_s: float
     ) -> None:
-        """Take over a socket whose session is granted."""
+        """Use a socket whose session the server has granted."""
         self._environment = environment
         self._socket = socket
         self._timeout_s = timeout_s
@@ -239,24 +262,27 @@ class RemoteSession:
 
     @property
     def seen(self) -> Fields:
-        """The newest observation, by field; empty before the first."""
+        """The fields of the newest observation; empty before the first one."""
         return self._seen
 
     async def reset(self, seed: int) -> Turn:
-        """Begin the episode of a seed. Raises EpisodeLost."""
+        """Begin the episode of this seed. Raises EpisodeLost."""
         options = {**self._environment.dialect.reset_options, "seed": seed}
         return await self._exchange({"type": "reset", "data": options}, None)
 
     async def reply(self, reply: Reply) -> Turn:
-        """Send a reply to the turn before. Raises EpisodeLost."""
+        """Send a reply to the previous turn. Raises EpisodeLost."""
         action = self._environment.dialect.write(self._seen, reply)
         return await self._exchange({"type": "step", "data": action}, self._seen)
 
     async def _exchange(self, message: dict[str, Any], before: Fields | None) -> Turn:
         dialect, kind = self._environment.dialect, message["type"]
         if not self._usable:
-            raise self._lost(kind, "the session failed before")
-        self._usable = False  # until there is an answer, whatever ends the waiting for it
+            raise self._lost(kind, "the session has failed before")
+        # Unusable until the answer is complete. If the wait ends in any other way, cancellation
+        # included, a late answer may arrive; the next call would take it for its own answer. Then
+        # the episode cannot continue on this socket; it must start again from reset.
+        self._usable = False
         try:
             answer = await ask(self._socket, message, self._timeout_s)
             if answer.code is not None:
@@ -266,12 +292,12 @@ class RemoteSession:
             raise self._lost(kind, _reason(error)) from error
         except ValidationError as error:
             detail = error.errors()[0]
-            place = ".".join(map(str, detail["loc"]))
-            raise self._lost(kind, f"{place}: {detail['msg']}") from None
+            path = ".".join(map(str, detail["loc"]))
+            raise self._lost(kind, f"{path}: {detail['msg']}") from None
         fields = observed.observation
         missing = [name for name in dialect.observation_fields if name not in fields]
         if missing:
-            raise self._lost(kind, f"no field {missing[0]!r} in its observation")
+            raise self._lost(kind, f"its observation has no field {missing[0]!r}")
         self._seen, self._usable = fields, True
         return dialect.read(before, fields, observed.reward or 0.0, observed.done)
 
@@ -282,11 +308,14 @@ class RemoteSession:
 
 
 class _Full(Exception):
-    """The server serves as many sessions as it may."""
+    """The server has no free session."""
 
 
 def _delays() -> Iterator[float]:
-    """Exponential back-off with full jitter, in seconds: many who wait do not come at once."""
+    """Yield the seconds before each further attempt: exponential back-off with full jitter.
+
+    Random delays spread the attempts of many waiting episodes, so they do not arrive together.
+    """
     longest = FIRST_DELAY_S
     while True:
         yield random.uniform(0, longest)

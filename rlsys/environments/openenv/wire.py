@@ -1,4 +1,4 @@
-"""Messages of OpenEnv 0.10, over HTTP and WebSocket: how they are sent and how answers are read."""
+"""Messages of OpenEnv 0.10 over HTTP and WebSocket: send them, and parse the answers."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
 class NoAnswer(Exception):
-    """No answer in time, or none that means anything."""
+    """No answer in time, or an answer that is not a frame of OpenEnv."""
 
 
 class NotOpenEnv(Exception):
-    """What answers over HTTP is something else."""
+    """The HTTP answer does not come from an OpenEnv server."""
 
 
 class Frame(BaseModel):
-    """A frame of the server."""
+    """One message from the server."""
 
     type: str
     data: dict[str, Any]
 
     @property
     def code(self) -> str | None:
-        """The code of an error; None if it is none."""
+        """The code of an error frame; None for any other frame."""
         return str(self.data.get("code")) if self.type == "error" else None
 
     @property
     def sentence(self) -> str:
-        """What the server says of an error."""
+        """The message of an error frame."""
         return str(self.data.get("message"))
 
 
 class Observed(BaseModel):
-    """The data of an answer to a reset or a step. A reward may be null, and then counts 0."""
+    """The data of an answer to a reset or a step. A reward of null counts as 0."""
 
     observation: dict[str, Any]
     reward: Annotated[float, Field(allow_inf_nan=False)] | None = None
@@ -53,7 +53,7 @@ class Observed(BaseModel):
 
 
 class Part(BaseModel):
-    """JSON schema of an observation or an action, as far as it matters."""
+    """The part of the JSON schema of an observation or an action that is checked."""
 
     properties: dict[str, Any] = {}
 
@@ -74,25 +74,30 @@ class Health(BaseModel):
 async def ask(socket: ClientConnection, message: dict[str, Any], timeout_s: float) -> Frame:
     """Send a message and return the answer. Raises ConnectionClosed, NoAnswer.
 
-    After a NoAnswer, or when cancelled, the socket is of no more use: an answer that comes late
-    would be taken for the next one's.
+    Do not use the socket after a NoAnswer or a cancellation: a late answer would be taken for the
+    answer to the next message.
     """
     try:
         async with asyncio.timeout(timeout_s):
-            # Where the server closed the socket, its last words may still wait to be read.
+            # If the server has closed the socket, its last frame may still be in the buffer. It
+            # often holds the reason, so receive even if sending fails.
             with suppress(ConnectionClosed):
                 await socket.send(json.dumps(message))
             return Frame.model_validate_json(await socket.recv())
     except TimeoutError:
         raise NoAnswer(f"no answer within {timeout_s:g} s") from None
     except ValidationError:
-        raise NoAnswer("an answer that is not OpenEnv's") from None
+        raise NoAnswer("the answer is not a frame of OpenEnv") from None
 
 
 def http_get(url: str, model: type[Parsed], *, proxied: bool) -> Parsed:
-    """Return the JSON object at `url`, asking the machine's HTTP proxy or not.
+    """Return the JSON object at `url`, parsed as `model`.
 
-    Raises OSError if nobody answers, NotOpenEnv for anything but such an object.
+    `proxied` False ignores the HTTP proxy of the environment variables.
+
+    Raises:
+        OSError: nothing answers.
+        NotOpenEnv: the answer is not such an object.
     """
     handlers = [] if proxied else [urllib.request.ProxyHandler({})]
     try:
@@ -102,6 +107,6 @@ def http_get(url: str, model: type[Parsed], *, proxied: bool) -> Parsed:
     except HTTPError as error:
         raise NotOpenEnv(f"HTTP status {error.code}") from None
     except HTTPException:
-        raise NotOpenEnv("something that is not HTTP") from None
+        raise NotOpenEnv("the answer is not HTTP") from None
     except ValidationError:
-        raise NotOpenEnv(f"no {model.__name__.lower()} of OpenEnv") from None
+        raise NotOpenEnv(f"the answer is not the {model.__name__.lower()} of OpenEnv") from None

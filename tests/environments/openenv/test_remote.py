@@ -226,7 +226,7 @@ def test_a_killed_server_loses_the_episode_and_serves_again(server):
             # Nor does it go on in a session that never saw the episode begin.
             restarted = asyncio.create_task(asyncio.to_thread(server.start))
             await asyncio.sleep(0)
-            with pytest.raises(EpisodeLost, match="the session failed before"):
+            with pytest.raises(EpisodeLost, match="the session has failed before"):
                 await session.reply(right(turn))
         # Tried again and again while the new server starts.
         turns = await asyncio.wait_for(play(environment, seed=1), 200)

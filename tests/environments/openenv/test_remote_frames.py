@@ -29,7 +29,7 @@ def test_a_url_that_is_none(url):
 
 def test_a_check_where_nobody_answers():
     url = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(ConfigError, match=rf"nobody answers at environment.url '{url}' .*refused"):
+    with pytest.raises(ConfigError, match=rf"no server answers at .* '{url}' .*refused"):
         asyncio.run(economics(url).check())
 
 
@@ -40,7 +40,7 @@ def test_a_check_of_some_other_web_server(tmp_path):
         try:
             url = f"http://127.0.0.1:{port}"
             asyncio.run(wait_for_port(port))
-            with pytest.raises(ConfigError, match=r"is no OpenEnv server \(HTTP status 404\)"):
+            with pytest.raises(ConfigError, match=r"is not an OpenEnv server \(HTTP status 404\)"):
                 asyncio.run(economics(url).check())
         finally:
             process.terminate()
@@ -126,8 +126,8 @@ def test_the_frames_of_a_text_environment():
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
-        ("not json", "an answer that is not OpenEnv's"),
-        ("[]", "an answer that is not OpenEnv's"),
+        ("not json", "not a frame of OpenEnv"),
+        ("[]", "not a frame of OpenEnv"),
         ('{"type": "observation", "data": {}}', "observation: Field required"),
         ('{"type": "error", "data": {"code": "C", "message": "No."}}', "C: No."),
         (observed(reward=float("nan")), "reward: Input should be a finite number"),
