@@ -1,12 +1,14 @@
 """The reflection model of REA-RL (arXiv 2505.19862): its training data, its use, its evaluation.
 
-    prompts      how the reflection model is asked, how it answers, and what the teacher is asked
-    responses    what the policy wrote: sampled, answered from any cut, kept in files
-    teacher      which chunks state the right answer, by a large model in two steps
-    arithmetic   the same for the tiny reasoner, exactly
-    rows         supervised rows of the reflection model; truncated paths and preference pairs
-    detector     the reflection model in use: where to cut a thought
-    evaluation   how well it detects, and what its cuts cost and save
+    prompts                 prompts of the reflection model and of its teacher
+    detector                the reflection model in use: where to cut a thought
+    environment, report     episodes with revised thoughts, and their metrics
+    labelling.responses     thoughts and answers of the policy, sampled and stored in files
+    labelling.teacher       a large model finds the chunks that state the right answer
+    labelling.arithmetic    an exact teacher for the arithmetic corpus
+    labelling.rows          training rows of the reflection model, truncated paths, preference pairs
+    labelling.evaluation    accuracy of the detection; accuracy and tokens after its cuts
 
-What is computed is rlsys.algorithms.reflection; here are texts, files and engines.
+The pure functions are in rlsys.algorithms.reflection. This package handles texts, files and
+engines.
 """

@@ -1,8 +1,8 @@
-"""The reflection model in use: a batch of thoughts in, for each the place where to cut it out.
+"""The reflection model in use: it finds the position at which to cut each thought of a batch.
 
-Policy and reflection model may have different tokenizers. The thought is chunked on the policy's
-token ids, only its text is shown to the reflection model, and a cut is a number of the policy's
-tokens again.
+Policy and reflection model may have different tokenizers. The thought is chunked on the token ids
+of the policy. The reflection model gets only the text of the chunks. The cut is again a number of
+policy tokens.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TokenTexts = Callable[[Tokens], list[str]]
-"""What each token adds to the text; see rlsys.tokenization.decoding.token_texts."""
+"""Returns the text that each token adds; see rlsys.tokenization.decoding.token_texts."""
 
 
 class SampledThought(NamedTuple):
-    """A thought to be read."""
+    """A thought for the reflection model."""
 
     problem: str
-    """The question as the policy was asked it."""
+    """The question that the policy was given."""
     token_ids: Tokens
-    """The policy's tokens, without the one that ends the thought."""
+    """The tokens of the policy, without the token that ends the thought."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """A thought in its N chunks, and what the reflection model says of them."""
+    """A thought in N chunks, and the labels that the reflection model gave them."""
 
     thought: ChunkedThought
     outcome: Outcome
     reading: LabelReading | None = None
-    """Probability per chunk [N] that it states an answer; None unless READ."""
+    """The labels of the chunks; None unless the outcome is READ."""
 
     def cut(self, strength: Strength) -> int | None:
         """Return the chunk, counted from 0, after which to cut; None keeps the original."""
@@ -65,25 +65,25 @@ class Detection:
         return cut_index(self.reading.probabilities_N.tolist(), strength)
 
     def kept_tokens(self, strength: Strength) -> int | None:
-        """Return how many of the policy's tokens to keep, or None to keep the original.
+        """Return how many policy tokens to keep, or None to keep the original.
 
-        Always fewer than the thought has, even where the cut is after the last chunk: then its
-        last piece goes, and a revision has to do without it. 0 if there is only one piece.
+        The number is always smaller than the length of the thought: a cut after the last chunk
+        drops the last piece. It is 0 if the thought has only one piece.
         """
         cut = self.cut(strength)
         return None if cut is None else self.thought.kept_tokens(cut)
 
 
 class Detector(Protocol):
-    """Whatever finds the chunks that state an answer."""
+    """Finds the chunks that state an answer: a reflection model, or a fake in a test."""
 
     async def detect(self, thoughts: Sequence[SampledThought]) -> list[Detection]:
-        """Return one detection per thought, in order. Never raises for what a thought holds."""
+        """Return one detection per thought, in order. No content of a thought raises an error."""
         ...
 
 
 class ReflectionDetector:
-    """Asks a reflection model that a generator serves."""
+    """Sends thoughts to a reflection model that a generator serves."""
 
     def __init__(
         self,
@@ -95,16 +95,16 @@ class ReflectionDetector:
         policy_texts: TokenTexts,
         until_first: bool = False,
     ) -> None:
-        """Check that the reflection model can be asked in this layout.
+        """Check that the tokenizer of the reflection model fits the layout.
 
         Args:
             generator: serves the reflection model.
-            tokenizer: the reflection model's.
+            tokenizer: tokenizer of the reflection model.
             config: layout, chunking and number of candidates.
             max_length: most tokens of a prompt and its reply together.
-            policy_texts: what each token of a thought adds to its text.
-            until_first: end each reply at its first `Result`. The strength `first` needs no more,
-                and where thoughts overthink, half of the labels are behind it.
+            policy_texts: returns the text that each token of a thought adds.
+            until_first: stop each reply at its first `Result`. The strength `first` needs no later
+                label. In thoughts that overthink, about half of the labels come later.
 
         Raises:
             ModelError: a label is not a single token of `tokenizer`, or it has no chat template.
@@ -121,13 +121,14 @@ class ReflectionDetector:
         self._max_length = max_length
         self._policy_texts = policy_texts
         self._chunking = config.chunking
+        # The same few candidates occur at every position, so each token is decoded only once.
         self._text = cache(lambda token: str(tokenizer.decode([token])))
 
     async def detect(self, thoughts: Sequence[SampledThought]) -> list[Detection]:
         """Return one detection per thought, in order.
 
-        A thought that cannot be read, for whatever reason, keeps its original and is counted:
-        see Outcome and `detection_counts`.
+        If the detection of a thought fails for any reason, the thought keeps its original, and the
+        reason is counted: see Outcome and `detection_counts`.
         """
         return list(await asyncio.gather(*map(self._detect, thoughts)))
 
@@ -142,6 +143,8 @@ class ReflectionDetector:
         try:
             ((reply,),) = await self._generator.generate([request])
         except EngineError:
+            # The reflection model only adds revisions. A run can continue without the revision of
+            # one thought, so a dead engine must not end the run.
             return Detection(thought, Outcome.FAILED)
         reading = read_labels(
             self._positions(reply),
@@ -155,9 +158,10 @@ class ReflectionDetector:
         return Detection(thought, Outcome.READ, reading)
 
     def _request(self, problem: str, chunks: Sequence[str]) -> GenerationRequest | None:
-        """The greedy request for all labels, or None if they do not fit."""
+        """Return the greedy request for all labels; None if prompt and labels are too long."""
         turn = Problem(id="", text=self._layout.user_turn(problem, chunks), answer="")
         prompt = self._renderer.render(turn)
+        # The length of a complete reply and its EOS. The labels do not matter: each is one token.
         reply = len(encode(self._tokenizer, self._layout.reply((), len(chunks)))) + 1
         room = self._max_length - len(prompt)
         if reply > room:
@@ -165,20 +169,23 @@ class ReflectionDetector:
         return GenerationRequest(
             token_ids=prompt,
             n=1,
-            # Twice what a clean reply takes: room for lines to skip, none for endless ones.
+            # Twice the length of a complete reply: a reply may contain extra lines, which are
+            # skipped, but an endless reply is stopped.
             max_tokens=min(2 * reply, room),
             stop_token_ids=self._stop,
+            # Greedy, because the probability of a label is read from the candidates. A sampled
+            # reply would add noise and could lose its place in the numbering.
             temperature=0.0,
             seed=None,
             top_logprobs=self._candidates,
         )
 
     def _positions(self, reply: Completion) -> list[Candidates]:
-        """(log-prob, text) of the candidates at every generated position."""
+        """Return (log-prob, text) of the candidates at every generated position."""
         if reply.candidates is None:
             raise EngineError(
-                f"engine {reply.engine} was asked for {self._candidates} candidates per token and "
-                "told of none"
+                f"engine {reply.engine} returned no candidates, but the request asked for "
+                f"{self._candidates} per token"
             )
         ids_LK, logprobs_LK = reply.candidates
         return [
@@ -188,14 +195,14 @@ class ReflectionDetector:
 
 
 def chunked(token_texts: Sequence[str], chunking: ChunkingConfig) -> ChunkedThought:
-    """Return the chunks of a thought that its tokens spell, under `detector.chunking`."""
+    """Return the chunks of a thought by the settings `detector.chunking`."""
     return chunk_thought(
         token_texts, separator=chunking.separator, least=chunking.least, most=chunking.most
     )
 
 
 def check_labels(tokenizer: PreTrainedTokenizerBase, layout: Layout) -> None:
-    """Raise ModelError unless each label is a single token where a reply has it."""
+    """Raise ModelError unless each label is a single token inside a reply."""
     for result in (False, True):
         label_tokens(tokenizer, layout, result=result)
 
@@ -203,21 +210,25 @@ def check_labels(tokenizer: PreTrainedTokenizerBase, layout: Layout) -> None:
 def label_tokens(
     tokenizer: PreTrainedTokenizerBase, layout: Layout, *, result: bool
 ) -> frozenset[int]:
-    """Return the tokens that hold a label in a reply; ModelError unless it is a single one."""
+    """Return the tokens that contain the label in a reply.
+
+    Raises ModelError if the label is split into several tokens.
+    """
     label = layout.result if result else layout.think
+    # Encode a whole reply: the token of a label may depend on the text before it, such as a space.
     ids = encode(tokenizer, layout.reply((0,) if result else (), 1))
     found = frozenset(token for token in ids if label in tokenizer.decode([token]))
     if not found:
         raise ModelError(
-            f"tokenizer {tokenizer.name_or_path!r} writes the label {label!r} in {len(ids)} "
-            "tokens, so it has no probability to read; set detector.layout to 'compact' for "
-            "the tiny model, or choose another reflection model"
+            f"tokenizer {tokenizer.name_or_path!r} has no single token for the label {label!r}, so "
+            "the label has no probability of its own; set detector.layout to 'compact' for the "
+            "tiny model, or choose another reflection model"
         )
     return found
 
 
 def detection_counts(detections: Sequence[Detection]) -> dict[str, int]:
-    """Thoughts by outcome, their chunks, and labels missing or ignored: what a run logs."""
+    """Return counts for the log: thoughts by outcome, chunks, missing labels, ignored labels."""
     outcomes = Counter(d.outcome for d in detections)
     readings = [d.reading for d in detections if d.reading is not None]
     return {outcome.value: outcomes[outcome] for outcome in Outcome} | {
@@ -228,6 +239,6 @@ def detection_counts(detections: Sequence[Detection]) -> dict[str, int]:
 
 
 def first_result(probabilities_N: NDArray[np.float64]) -> int | None:
-    """The first chunk that surely states an answer, or None."""
+    """Return the first chunk with a probability of at least SURE, or None."""
     sure = np.flatnonzero(probabilities_N >= SURE)
     return int(sure[0]) if len(sure) else None

@@ -1,10 +1,11 @@
-"""REA-RL's episodes: a thought, its own answer, and a revised answer (arXiv 2505.19862).
+"""Episodes of REA-RL: a thought, its answer, and a revised answer (arXiv 2505.19862).
 
-The frozen reflection model finds the chunk of a thought that first states the answer, while the
-policy still answers at the thought's own end. Then the policy answers once more from that chunk on.
-The revision is a branch of the thought's tree: it keeps the sampled ids up to the chunk, which the
-engine that sampled them has in its prefix cache, the end of the thought is forced, and only the
-revised answer is new.
+The frozen reflection model finds the chunk of a thought that first states the answer. Meanwhile the
+policy answers at the end of the thought. Then the policy answers once more after that chunk.
+
+The revision is a branch of the tree. It keeps the sampled ids up to the cut, which the engine that
+sampled them has in its prefix cache. The end of the thought is forced, and only the revised answer
+is sampled.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ REVISION_SPLIT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reviser:
-    """How thoughts are revised."""
+    """Settings of the revision of thoughts."""
 
     detector: Detector
     strength: Strength
@@ -66,15 +67,16 @@ class Reviser:
 
 
 class _Revisions(NamedTuple):
-    """The revisions of a group's thoughts."""
+    """The revisions of the thoughts of a group."""
 
     detections: list[Detection]
     branches: list[AnswerBranch]
-    """One for each thought that is revised."""
+    """One branch for each revised thought."""
     answers: list[list[GradedAnswer]]
     detected: float
-    """When detection was done, in seconds of the monotonic clock."""
+    """Time at which the detection ended, in seconds of the monotonic clock."""
     ended: float
+    """Time at which the last revised answer was graded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +92,9 @@ class RevisionEnvironment(EnvironmentClass):
 
     @classmethod
     def inputs(cls, context: InputContext) -> Inputs:
-        """Load the problems and check that the reflection model can be asked."""
+        """Load the problems and check the reflection model."""
         settings = context.settings(ReflectionEpisodes)
+        # A sequence must have room for the longer of the two kinds of answers.
         answer = max(settings.answer_tokens, settings.revision_tokens)
         length = None if settings.revision is None else _check_model(settings.revision)
         inputs = problem_inputs(context, tokens_after_prompt(context, answer_tokens=answer))
@@ -99,7 +102,10 @@ class RevisionEnvironment(EnvironmentClass):
 
     @classmethod
     def create(cls, context: RolloutContext) -> Environment[Problem]:
-        """Originals and revisions; an evaluation answers thoughts at its budgets, unrevised."""
+        """Return an environment of originals and revisions; in an evaluation, of originals only.
+
+        An evaluation measures the policy alone: the reflection model does not take part in it.
+        """
         if not context.training:
             return AnytimeEnvironment.evaluation(context)
         settings = context.settings(ReflectionEpisodes)
@@ -107,7 +113,7 @@ class RevisionEnvironment(EnvironmentClass):
         return cls(originals=originals, reviser=_reviser(context, settings))
 
     async def rollout(self, index: int, task: Problem) -> Group:
-        """Sample the thoughts, then all own answers and, at the same time, all revisions."""
+        """Sample the thoughts, then the original answers and the revisions at the same time."""
         originals, started = self.originals, time.monotonic()
         prompt = originals.renderer.render(task)
         thoughts = await originals.sample_thoughts(index, prompt)
@@ -120,6 +126,8 @@ class RevisionEnvironment(EnvironmentClass):
             return await answering, time.monotonic()
 
         thought_end = time.monotonic()
+        # Detection runs while the policy answers the originals. The extra time of the revisions is
+        # therefore only what remains after the original answers are done.
         (answers, answered), revised = await asyncio.gather(
             timed(), self._revise(self.reviser, index, task, prompt, thoughts)
         )
@@ -138,7 +146,7 @@ class RevisionEnvironment(EnvironmentClass):
         )
 
     def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
-        """Report originals beside revisions."""
+        """Report the metrics of originals and revisions."""
         return report_revisions(group, self.originals.sampler, samples)
 
     async def _revise(
@@ -154,6 +162,7 @@ class RevisionEnvironment(EnvironmentClass):
         detections = await reviser.detector.detect(sampled)
         detected = time.monotonic()
         forced = sampler.forced(truncated=True)
+        # No branch for a thought whose detection failed: its original then stands for both rows.
         branches = [
             AnswerBranch(number, REVISION_SPLIT, kept, 1, forced, reviser.answer_tokens)
             for number, detection in enumerate(detections)
@@ -164,7 +173,7 @@ class RevisionEnvironment(EnvironmentClass):
 
 
 def _check_model(revision: RevisionConfig) -> int:
-    """Return the longest sequence of the reflection model, once it can be asked in its layout."""
+    """Return the longest sequence of the reflection model, after checking folder and tokenizer."""
     key = "environment.revision"
     limit = check_model(
         revision.model,
@@ -174,6 +183,7 @@ def _check_model(revision: RevisionConfig) -> int:
     )
     tokenizer = load_tokenizer(revision.model.path, f"{key}.model.path")
     layout = layout_named(revision.detector.layout)
+    # Called for their errors only, so that they are reported before Ray starts.
     PromptRenderer(tokenizer, layout.prompt)
     check_labels(tokenizer, layout)
     eos_ids(tokenizer)
@@ -201,7 +211,7 @@ def _reviser(context: RolloutContext, settings: ReflectionEpisodes) -> Reviser |
 def _recorded(
     episodes: Sequence[Episode], revised: _Revisions, prompt_tokens: int
 ) -> tuple[Episode, ...]:
-    """The episodes with a record of how their thoughts were read and revised."""
+    """Return the episodes with a record of the detection and revision of their thoughts."""
     cached = {
         branch.episode: _cached_share(answer.completion, prompt_tokens + branch.cut)
         for branch, (answer,) in zip(revised.branches, revised.answers, strict=True)
@@ -225,9 +235,10 @@ def _record(detection: Detection, cached_share: float | None) -> RevisionRecord:
 
 
 def _cached_share(answer: Completion, shared: int) -> float:
-    """Share of the `shared` tokens of prompt and kept thought that the engine had in its cache.
+    """Return the share of `shared` tokens that the prefix cache of the engine held.
 
-    Only whole blocks are counted, because the cache keeps no others; 1 if there is none.
+    `shared` counts the tokens of the prompt and of the kept thought. The cache stores whole blocks
+    only, so only whole blocks are counted. The share is 1 if there is no whole block.
     """
     whole = shared // answer.cache_block * answer.cache_block
     return min(answer.cached_tokens / whole, 1.0) if whole else 1.0

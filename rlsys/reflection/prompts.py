@@ -1,8 +1,8 @@
-"""Every text that is put to the reflection model and to its teacher.
+"""All prompts of the reflection model and of its teacher.
 
-The reflection model sees a question and a numbered response, never the gold answer: in use there is
-none. Its reply begins with a prefill. Training rows are split at the same place, so the tokens that
-it is trained to write follow the tokens that it will be given.
+The reflection model gets a question and a numbered response, but not the gold answer: it must work
+on problems without one. Its reply begins with a prefill. Training rows are split into prompt and
+response at the same position, so the model is trained on the token sequence that it later sees.
 """
 
 from __future__ import annotations
@@ -17,39 +17,40 @@ from rlsys.config import PromptConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How the reflection model is asked, and how it labels.
+    """The format of the prompt and of the reply.
 
-    A label stands behind its `[i].`, which rlsys.algorithms.reflection.read_labels looks for.
+    A label follows its chunk number `[i].`; rlsys.algorithms.reflection.read_labels searches for
+    that number.
     """
 
     question: str
     """The user turn, with {problem}, {chunks} and {count}."""
     chunk: str
-    """A chunk in it, with {number} and {text}."""
+    """One chunk of the user turn, with {number} and {text}."""
     between_chunks: str
     line: str
-    """A label in the reply, with {number} and {label}; the first one begins with the prefill."""
+    """One line of the reply, with {number} and {label}; the first line begins with the prefill."""
     between_lines: str
     think: str
-    """Label of a chunk that only reasons; a single token, as is `result`."""
+    """Label of a chunk that only reasons; a single token."""
     result: str
-    """Label of a chunk that states an answer."""
+    """Label of a chunk that states an answer; a single token."""
 
     @property
     def prompt(self) -> PromptConfig:
-        """How the user turn becomes token ids; `rlsys sft` must be given the same."""
+        """Settings of the prompt; `rlsys sft` must use the same ones."""
         return PromptConfig(prefill=PREFILL)
 
     def user_turn(self, problem: str, chunks: Sequence[str]) -> str:
-        """Ask about the chunks [N] of a response to `problem`."""
+        """Return the user turn for the chunks [N] of a response to `problem`."""
         numbered = self.between_chunks.join(
             self.chunk.format(number=i, text=text) for i, text in enumerate(chunks, 1)
         )
         turn = self.question.format(problem=problem, chunks=numbered, count=len(chunks))
-        return turn.strip()  # as rows of files are
+        return turn.strip()  # rows of files are stripped too, so both give the same prompt
 
     def reply(self, results: Collection[int], num_chunks: int) -> str:
-        """What follows the prefill if the chunks `results`, counted from 0, state an answer."""
+        """Return the reply after the prefill; the chunks `results`, from 0, state an answer."""
         labels = (self.result if i in results else self.think for i in range(num_chunks))
         lines = (self.line.format(number=i, label=label) for i, label in enumerate(labels, 1))
         return self.between_lines.join(lines).removeprefix(PREFILL)
@@ -91,18 +92,19 @@ COMPACT: Final = Layout(
     think="T",
     result="R",
 )
-"""For the tiny model, whose tokens are characters."""
+"""For the tiny model, whose tokens are single characters."""
 
 
 RIGHT: Final = "Right Result"
-"""The teacher's label of a part that states the gold answer."""
+"""Label that the teacher gives to a part that states the gold answer."""
 TEACHER_LABELS: Final = ("Reasoning", RIGHT, "Wrong Result")
 
 
 def classify_prompt(problem: str, gold: str | None, chunks: Sequence[str]) -> str:
-    """Ask the teacher for a label of every chunk of a window; `read_classification` reads it.
+    """Return a prompt that asks the teacher to label every chunk of a window.
 
-    Without the gold answer (None) the teacher has to know by itself what is right.
+    `read_classification` parses the reply. Without the gold answer (None) the teacher must find
+    the right answer itself.
     """
     numbered = "\n\n".join(f"**[{i}].** {text}" for i, text in enumerate(chunks, 1))
     given = "a question, its correct answer, and a" if gold is not None else "a question and a"
@@ -129,7 +131,10 @@ Label: Reasoning, Right Result or Wrong Result"""
 
 
 def verify_prompt(problem: str, gold: str, chunk: str) -> str:
-    """Ask the teacher whether one chunk states the gold answer; `read_verification` reads it."""
+    """Return a prompt that asks the teacher whether one chunk states the gold answer.
+
+    `read_verification` parses the reply.
+    """
     return f"""\
 Below are a question, its correct answer, and one part of a response to the question.
 
@@ -151,7 +156,7 @@ Answer: No"""
 
 
 def layout_named(name: str) -> Layout:
-    """The layout that `detector.layout` names."""
+    """Return the layout that `detector.layout` names. Raises ValueError for another name."""
     match name:
         case "text":
             return TEXT

@@ -29,17 +29,17 @@ from rlsys.types import (
 )
 
 ORIGINAL, REVISION = 0, 1
-"""Answers of an episode."""
+"""Indices of the answers of an episode."""
 
 
 def report_revisions(
     group: Group, sampler: ThoughtSampler, samples: Sequence[Sample]
 ) -> GroupReport:
-    """Reduce a training group to its report; its scores are those of the originals.
+    """Reduce a training group to its report. The scores are those of the originals.
 
-    `reflection_model/OUTCOME` are shares of thoughts; `revision/kept` is the share of a revised
-    thought's tokens that the cut keeps; `revision/time_share` is how long the group waited for
-    revisions alone, as a share of its whole rollout.
+    `reflection_model/OUTCOME` is the share of thoughts with this outcome. `revision/kept` is the
+    share of tokens that the cut keeps, over the revised thoughts. `revision/time_share` is the time
+    in which the group waited only for revisions, divided by the time of its whole rollout.
     """
     episodes = group.episodes
     scores_G = np.array([e.scores[ORIGINAL] for e in episodes], np.float32)
@@ -73,10 +73,10 @@ def _detection_numbers(records: Sequence[RevisionRecord]) -> dict[str, Floats]:
 
 def _revision_numbers(episodes: Sequence[Episode]) -> dict[str, Floats]:
     revised = [e for e in episodes if len(e.scores) > REVISION]
-    # A thought without a revision is trained as its original alone, so it enters no comparison.
+    # A thought without a revision is trained as its original, so there is nothing to compare.
     pairs = [(e.scores[ORIGINAL], e.scores[REVISION]) for e in revised]
     kept = [e.thoughts[REVISION].tokens for e in revised]
-    # A thought that is revised has at least one token.
+    # The divisor is not 0: a revised thought has at least one chunk, so at least one token.
     shares = [k / e.thoughts[ORIGINAL].tokens for k, e in zip(kept, revised, strict=True)]
     cached = [e.revision.cached_share for e in revised if e.revision is not None]
     return {
@@ -101,7 +101,7 @@ def _time_numbers(times: RevisionTimes) -> dict[str, Floats]:
 
 
 def _readable(group: Group, decode: Decode) -> dict[str, Any]:
-    """The group's first episode in words: the thought, its answer, the cut and the revision."""
+    """Return the first episode as text: the thought, its answer, the cut and the revision."""
     episode = group.episodes[0]
     thought = episode.segments[THOUGHT].token_ids
     answers = [

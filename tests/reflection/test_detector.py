@@ -215,12 +215,12 @@ def test_an_engine_that_tells_no_candidates_is_an_error() -> None:
 
     detector = tiny_detector()
     detector._generator = Silent(TINY, [], ("T", "R"))
-    with pytest.raises(EngineError, match="engine 2 was asked for 5 candidates per token"):
+    with pytest.raises(EngineError, match=r"engine 2 returned no candidates, .* 5 per token"):
         detect(detector, thought("3+8=11"))
 
 
 def test_labels_of_several_tokens_are_refused_at_the_start() -> None:
-    with pytest.raises(ModelError, match=r"writes the label 'Think' in \d+ tokens"):
+    with pytest.raises(ModelError, match=r"no single token for the label 'Think'"):
         ReflectionDetector(
             Scripted(TINY, [], ("T", "R")),
             TINY,

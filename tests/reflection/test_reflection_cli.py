@@ -182,7 +182,7 @@ def test_a_whole_round_with_real_engines(config: Callable[..., Path], tmp_path: 
     before = (run / "thoughts.jsonl").stat().st_mtime_ns
     assert call("label", path)[0] == 0
     assert (run / "thoughts.jsonl").stat().st_mtime_ns == before
-    assert "holds thoughts or labels of another seed; restore that" in refusal(
+    assert "contains thoughts or labels of another seed; restore the old value" in refusal(
         "label", path, "seed=5"
     )
 

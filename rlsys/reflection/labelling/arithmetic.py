@@ -1,4 +1,4 @@
-"""The teacher of the arithmetic corpus: where a thought states the right total is in its text."""
+"""The teacher of the arithmetic corpus. It parses the thought, so it is exact."""
 
 from __future__ import annotations
 
@@ -17,29 +17,33 @@ _TOTAL: Final = re.compile(r"(?:(-?\d+[+-]\d+)=)?(-?\d+)")
 def result_chunks(problem: Problem, thought: ChunkedThought) -> tuple[int, ...]:
     """Return the chunks, counted from 0, that state the right answer of an arithmetic problem.
 
-    A chain of steps, terse or verbose, concludes with the step that brings in the problem's last
-    number; a check does the same step once more, a re-check begins a new chain. A chunk states the
-    answer if a chain concludes in it with the gold total: totals on the way do not count, even if
-    they happen to be equal, and neither does a conclusion that a slip has spoilt, or one that was
-    cut off.
+    A chain adds the numbers of the problem step by step, terse or verbose. Its last step, which
+    adds the last number, is its conclusion. A check repeats the previous step. A re-check begins a
+    new chain. A chunk states the answer if it contains the conclusion of a chain and the total is
+    right. Three cases do not count: an intermediate total that happens to equal the answer, a wrong
+    conclusion, and a conclusion that was cut off.
     """
     steps_of_chain = len(signed_terms(problem.text)) - 1
     ends = [thought.pieces[chunk[-1]].end for chunk in thought.chunks]
     stating: set[int] = set()
-    step, done = 0, ""
+    step, last_operands = 0, ""
     for match in _STEP.finditer(thought.text):
         before, after = thought.text[: match.start()][-1:], thought.text[match.end() :][:1]
         total = _TOTAL.fullmatch(match.group())
-        doing = (total and total.group(1)) or ""
-        # A whole chain can begin with the operands that the last one ended with; it goes on, then.
-        again = (
-            doing != "" and doing == done and not (step == steps_of_chain and after == STEP_MARK)
+        operands = (total and total.group(1)) or ""
+        # A `?` starts a check or a re-check. The same operands as in the step before mean a check.
+        # One exception: a new chain may begin with the operands of the last step of the old chain.
+        # A `;` after it shows that this chain continues, so it is a re-check.
+        is_check = (
+            operands != ""
+            and operands == last_operands
+            and not (step == steps_of_chain and after == STEP_MARK)
         )
         if before != RECHECK_MARK:
             step += 1
-        elif not again:
+        elif not is_check:
             step = 1
-        done = doing
+        last_operands = operands
         if step == steps_of_chain and total and int(total.group(2)) == int(problem.answer):
             stating.add(next(i for i, end in enumerate(ends) if match.end() <= end))
     return tuple(sorted(stating))

@@ -1,4 +1,4 @@
-"""Large models behind the teacher's Chat protocol: an OpenAI-compatible endpoint or engines."""
+"""Large models as teachers: an OpenAI-compatible endpoint, or engines of this process."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ if TYPE_CHECKING:
 
 
 class EndpointChat:
-    """Any server that speaks OpenAI's chat completions: a hosted model, or `vllm serve`."""
+    """A Chat over any server with the chat completions API: a hosted model, or `vllm serve`."""
 
     def __init__(self, config: EndpointTeacher) -> None:
-        """Raises what `endpoint_client` raises."""
+        """Raises ResourceError and ConfigError as `endpoint_client` does."""
         self._config = config
         self._free = asyncio.Semaphore(config.concurrency)
         self._client = endpoint_client(config)
 
     async def check(self) -> None:
-        """Ask for one token. Raises ResourceError, before anything starts, if none comes."""
+        """Request one token. Raises ResourceError if the endpoint does not return one.
+
+        Call it before work starts, so that a wrong address is found before thoughts are sampled.
+        """
         try:
             await self.complete("1+1", 1)
         except EngineError as error:
@@ -37,7 +40,7 @@ class EndpointChat:
             ) from error
 
     async def complete(self, prompt: str, max_tokens: int) -> str:
-        """Return the greedy reply. Raises EngineError once the client's own retries are spent."""
+        """Return the greedy reply. Raises EngineError if all retries of the client fail."""
         config = self._config
         async with self._free:
             try:
@@ -56,7 +59,7 @@ class EndpointChat:
 
 
 class EngineChat:
-    """A chat model that a generator serves."""
+    """A Chat over a model that a generator serves."""
 
     def __init__(
         self, generator: Generator, tokenizer: PreTrainedTokenizerBase, *, max_length: int
@@ -69,12 +72,13 @@ class EngineChat:
         self._max_length = max_length
 
     async def complete(self, prompt: str, max_tokens: int) -> str:
-        """Return the greedy reply. Raises EngineError if the prompt is too long or none comes."""
+        """Return the greedy reply. Raises EngineError for a long prompt or without a reply."""
         ids = self._renderer.render(Problem(id="", text=prompt, answer=""))
         room = self._max_length - len(ids)
         if room < 1:
             raise EngineError(
-                f"a question of {len(ids)} tokens to the teacher is beyond its {self._max_length}"
+                f"a prompt of {len(ids)} tokens leaves no room for a reply in the "
+                f"{self._max_length} tokens of the teacher"
             )
         request = GenerationRequest(
             token_ids=ids,

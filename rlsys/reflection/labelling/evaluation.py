@@ -1,15 +1,18 @@
-"""The reflection model on its own: does it find the result, and what do its cuts cost and save?
+"""Evaluate the reflection model without training: its labels, and the answers after its cuts.
 
-Revision alone, without any training: thoughts are cut as a strength says, the policy answers from
-there, and accuracy and tokens are compared with those of the whole thoughts. Cuts that nobody chose
-are the baseline: at fixed shares of all thought tokens, and at the share that a strength kept.
+Thoughts are cut by the rule of a strength, and the policy answers from each cut. Accuracy and
+tokens are compared with those of the whole thoughts.
+
+The baseline is a cut that ignores the content of the thought. It keeps a fixed share of all thought
+tokens: one of the configured ratios, or the share that a strength has kept. The second kind shows
+whether a strength chooses better cuts, or only shorter thoughts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, NamedTuple, get_args
+from typing import Final, NamedTuple, get_args
 
 import numpy as np
 
@@ -31,29 +34,32 @@ STRENGTHS: Final[tuple[Strength, ...]] = get_args(Strength)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectionScores:
-    """How often the reflection model says what the teacher says; thoughts without chunks aside."""
+    """Agreement of the reflection model with the teacher; thoughts without chunks are left out."""
 
     thoughts: int
     chunks: int
     accuracy: float
-    """Chunks labelled as the teacher does."""
+    """Share of chunks with the label of the teacher."""
     all_think: float
-    """The same for a model that calls every chunk `Think`."""
+    """The accuracy of a model that labels every chunk `Think`."""
     first_accuracy: float
-    """Thoughts of which the first result chunk is the teacher's, or neither finds one."""
+    """Share of thoughts with the same first result chunk as the teacher's, or none in both."""
     first_of_answered: float
-    """The same of those thoughts that state the right answer: the others have no right cut."""
+    """The same share, over the thoughts in which the teacher found a result chunk."""
     precision: float
-    """Of the chunks called `Result`, those that are; 0 if there are none."""
+    """Share of true results among the chunks labelled `Result`; 0 if there are none."""
     recall: float
-    """Of the chunks that are results, those called so; 0 if there are none."""
+    """Share of chunks labelled `Result` among the true results; 0 if there are none."""
 
 
 def detection_scores(
     detections: Sequence[Detection], results: Sequence[Sequence[int]]
 ) -> DetectionScores:
-    """Compare detections with the teacher's result chunks. What was not read counts as `Think`."""
-    said: list[bool] = []
+    """Compare detections with the result chunks of the teacher.
+
+    Chunks of a thought without a detection count as `Think`.
+    """
+    predicted: list[bool] = []
     true: list[bool] = []
     firsts: list[bool] = []
     answered: list[bool] = []
@@ -63,21 +69,21 @@ def detection_scores(
             continue
         reading = detection.reading
         probabilities_N = np.zeros(count) if reading is None else reading.probabilities_N
-        said += (probabilities_N >= SURE).tolist()
+        predicted += (probabilities_N >= SURE).tolist()
         true += [chunk in chunks for chunk in range(count)]
         firsts.append(first_result(probabilities_N) == (min(chunks) if chunks else None))
         if chunks:
             answered.append(firsts[-1])
-    pairs = list(zip(said, true, strict=True))
-    both = sum(s and t for s, t in pairs)
+    pairs = list(zip(predicted, true, strict=True))
+    both = sum(p and t for p, t in pairs)
     return DetectionScores(
         thoughts=len(firsts),
         chunks=len(pairs),
-        accuracy=_share(sum(s == t for s, t in pairs), len(pairs)),
+        accuracy=_share(sum(p == t for p, t in pairs), len(pairs)),
         all_think=_share(len(pairs) - sum(true), len(pairs)),
         first_accuracy=_share(sum(firsts), len(firsts)),
         first_of_answered=_share(sum(answered), len(answered)),
-        precision=_share(both, sum(said)),
+        precision=_share(both, sum(predicted)),
         recall=_share(both, sum(true)),
     )
 
@@ -88,29 +94,31 @@ def _share(part: int, whole: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevisionScores:
-    """One way to cut: what the policy answers from there."""
+    """Accuracy and tokens of the answers after one kind of cut."""
 
     cut: str
-    """`original`, a strength, `teacher`, `ratio 0.5`, or `as normal` (its share, blindly)."""
+    """`original`, `teacher`, a strength such as `normal`, or a baseline: `ratio 0.5` keeps half of
+    all thought tokens, `as normal` keeps the share that `normal` has kept."""
     accuracy: float
     tokens: float
-    """Mean of a response: kept thought, forced tokens and answer."""
+    """Mean tokens of a response: kept thought, forced tokens and answer."""
     token_ratio: float
-    """In percent of the original's tokens."""
+    """Tokens in percent of the tokens of the originals."""
     thought_ratio: float
-    """Kept thought tokens in percent."""
+    """Kept thought tokens in percent of all thought tokens."""
 
 
 class DetectorEvaluation(NamedTuple):
-    """The reflection model on its own."""
+    """Result of `evaluate_detector`."""
 
     detection: DetectionScores
     counts: Mapping[str, int]
     """See `detection_counts`."""
     revisions: tuple[RevisionScores, ...]
+    """One entry for each kind of cut."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values."""
+    def to_dict(self) -> dict[str, object]:
+        """Return the result as values that JSON can store."""
         return {
             "detection": asdict(self.detection),
             "counts": dict(self.counts),
@@ -127,10 +135,10 @@ async def evaluate_detector(
     """Detect and revise thoughts whose result chunks are known.
 
     Args:
-        policy: whose thoughts they are, and who answers from the cuts.
+        policy: the policy that sampled the thoughts; it answers from the cuts.
         detector: the reflection model.
-        labelled: the thoughts.
-        ratios: shares of all thought tokens that blind cuts keep.
+        labelled: the thoughts, with the labels of the teacher.
+        ratios: shares of all thought tokens that the baseline cuts keep.
     """
     thoughts = [item.thought for item in labelled]
     detections = await detector.detect(
@@ -152,7 +160,7 @@ async def evaluate_detector(
 def revision_cuts(
     labelled: Sequence[LabelledThought], detections: Sequence[Detection], ratios: Sequence[float]
 ) -> dict[str, list[int]]:
-    """Return the kept tokens of every thought under every way to cut, by its name."""
+    """Return the kept tokens of every thought for each kind of cut, by the name of the kind."""
     whole = [len(item.thought.token_ids) for item in labelled]
     cuts = {"original": whole, "teacher": [item.known_tokens for item in labelled]}
     for strength in STRENGTHS:
@@ -162,19 +170,21 @@ def revision_cuts(
         ]
     shares = {f"ratio {ratio:g}": ratio for ratio in ratios}
     shares |= {f"as {strength}": _share(sum(cuts[strength]), sum(whole)) for strength in STRENGTHS}
-    written = [i for i, length in enumerate(whole) if length]
-    places = [boundaries(labelled[i].chunked, whole[i]) for i in written]
+    # Empty thoughts are left out: `fixed_ratio_cuts` needs at least one token per thought.
+    nonempty = [i for i, length in enumerate(whole) if length]
+    allowed = [boundaries(labelled[i].chunked, whole[i]) for i in nonempty]
     for name, share in shares.items():
-        blind = dict(zip(written, fixed_ratio_cuts(places, share), strict=True))
-        cuts[name] = [blind.get(i, 0) for i in range(len(whole))]
+        fixed = dict(zip(nonempty, fixed_ratio_cuts(allowed, share), strict=True))
+        cuts[name] = [fixed.get(i, 0) for i in range(len(whole))]
     return cuts
 
 
 def _kept(detection: Detection, length: int, strength: Strength) -> int:
-    """Tokens kept of a thought of `length`: all where nothing follows the chunk to cut after.
+    """Return the tokens kept of a thought of `length`; all of them for a cut after the last chunk.
 
-    A training step drops the last piece there, to have a revision at all; if that was the answer,
-    the original takes the revision's place. Here there is no second try.
+    In training, such a cut drops the last piece, because a revision must differ from its original.
+    If the answer was in that piece, the revision fails and its original replaces it. The evaluation
+    has no such replacement, so dropping the answer would be counted against the reflection model.
     """
     cut = detection.cut(strength)
     if cut is None or cut == len(detection.thought.chunks) - 1:
@@ -183,7 +193,7 @@ def _kept(detection: Detection, length: int, strength: Strength) -> int:
 
 
 def boundaries(chunked: ChunkedThought, length: int) -> list[int]:
-    """Token counts at which a thought may be cut blindly: the ends of its pieces, and its own."""
+    """Return the token counts at which a baseline may cut: ends of pieces, and the length."""
     inner = {piece.token_end for piece in chunked.pieces[:-1]}
     return sorted({*inner, length})
 
@@ -191,11 +201,17 @@ def boundaries(chunked: ChunkedThought, length: int) -> list[int]:
 async def _answers(
     policy: Policy, thoughts: Sequence[Thought], cuts: Mapping[str, Sequence[int]]
 ) -> dict[str, list[AnswerFrom]]:
-    """The answer of every thought from every cut; equal cuts are answered once."""
-    places = sorted({(i, kept) for row in cuts.values() for i, kept in enumerate(row)})
-    answers = await policy.answer([thoughts[i] for i, _ in places], [kept for _, kept in places])
-    known = dict(zip(places, answers, strict=True))
-    return {name: [known[place] for place in enumerate(row)] for name, row in cuts.items()}
+    """Return the answer of every thought from every cut.
+
+    Equal cuts of one thought are answered once. This saves work, and kinds of cuts that agree get
+    exactly the same answer.
+    """
+    distinct = sorted({(i, kept) for row in cuts.values() for i, kept in enumerate(row)})
+    answers = await policy.answer(
+        [thoughts[i] for i, _ in distinct], [kept for _, kept in distinct]
+    )
+    by_cut = dict(zip(distinct, answers, strict=True))
+    return {name: [by_cut[cut] for cut in enumerate(row)] for name, row in cuts.items()}
 
 
 def _revision_scores(

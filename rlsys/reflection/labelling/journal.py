@@ -1,4 +1,4 @@
-"""Append-only JSON lines: what long work leaves behind, so that a restart does only the rest."""
+"""Append-only JSON lines files. Long work stores its results there, and a restart skips them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rlsys.errors import DataError
 
 
 class Journal:
-    """Rows with an `id` each, appended one by one; whoever stops in between loses none."""
+    """A file of rows with an `id` each. Each row is written as soon as it is appended."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create `path`; a last line that a kill left unfinished is cut off."""
+        """Open or create `path`. An incomplete last line, left by a killed process, is removed."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         if path.is_file():
@@ -40,8 +40,8 @@ class Journal:
 
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a journal. Raises DataError, with file and line, for one without `id`."""
+    """Yield the rows of a journal. Raises DataError, with file and line, for a row without `id`."""
     for place, row in iterate_rows(path):
         if not isinstance(row.get("id"), str):
-            raise DataError(f"{place}: a row without id; remove the file to begin anew")
+            raise DataError(f"{place}: a row without id; remove the file to start again")
         yield row

@@ -1,7 +1,8 @@
-"""What the policy writes: thoughts, and answers from any place of a thought.
+"""Thoughts of the policy, and its answers from any position in a thought.
 
-An answer is the same act wherever the thought ends: at its own end, at a cut (a revision), or
-where its tokens ran out. Only the forced text differs, and none of it was sampled.
+There are three such positions: the end of the thought, a cut (a revision), and the position where
+the token limit stopped the thought. Answers are sampled in the same way from all three. Only the
+forced text before the answer differs.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from rlsys.types import (
 )
 
 SAMPLED_AT_ONCE: Final = 256
-"""Problems between two writes: what a kill can lose."""
+"""Problems per batch. A killed process loses at most the thoughts of one batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +42,12 @@ class Thought:
     """See `thought_id`."""
     problem: Problem
     token_ids: Tokens
-    """The policy's tokens, without the one that ends the thought."""
+    """The tokens of the policy, without the token that ends the thought."""
     closed: bool
-    """True if the policy ended it; False if its tokens ran out."""
+    """True if the policy ended the thought; False if it reached the token limit."""
 
-    def to_row(self) -> dict[str, Any]:
-        """As a row of a JSON lines file."""
+    def to_row(self) -> dict[str, object]:
+        """Return the thought as a row of a JSON lines file."""
         return {
             "id": self.id,
             "problem_id": self.problem.id,
@@ -58,7 +59,7 @@ class Thought:
 
     @classmethod
     def from_row(cls, row: dict[str, Any]) -> Thought:
-        """The thought of a row. Raises KeyError, TypeError or ValueError for a malformed one."""
+        """Return the thought of a row. A malformed row raises KeyError, TypeError or ValueError."""
         problem = Problem(id=row["problem_id"], text=row["problem"], answer=row["answer"])
         ids = np.array(row["thought_ids"], np.int32)
         return cls(id=row["id"], problem=problem, token_ids=ids, closed=bool(row["closed"]))
@@ -77,23 +78,23 @@ def read_thoughts(path: Path) -> Iterator[Thought]:
 
 
 class AnswerFrom(NamedTuple):
-    """An answer from some place of a thought."""
+    """An answer from one position in a thought."""
 
     token_ids: Tokens
-    """Everything behind the kept thought: what closes it, the header, the answer without EOS."""
+    """All tokens after the kept thought: its end, the header, and the answer without EOS."""
     tokens: int
-    """Of the whole response: kept thought, forced tokens and answer, EOS included."""
+    """Tokens of the whole response: kept thought, forced tokens and answer, EOS included."""
     verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The policy whose thoughts are labelled, behind the sampler that training uses too."""
+    """The policy whose thoughts are labelled. It uses the same sampler as training."""
 
     sampler: ThoughtSampler
     renderer: PromptRenderer
     thought_tokens: int
-    """Longest thought."""
+    """Most tokens of a thought."""
     answer_tokens: int
     """Most sampled tokens of an answer."""
     seed: int
@@ -114,7 +115,8 @@ class Policy:
             Thought(
                 id=thought_id(problem, sample),
                 problem=problem,
-                # Without an end of turn too, so that such a thought can be answered from its end.
+                # Without the stop token, an EOS included. An EOS inside the response would make
+                # every answer from the end of this thought wrong.
                 token_ids=self.sampler.reasoning(completion),
                 closed=self.sampler.is_closed(completion),
             )
@@ -123,7 +125,7 @@ class Policy:
         ]
 
     async def answer(self, thoughts: Sequence[Thought], kept: Sequence[int]) -> list[AnswerFrom]:
-        """Answer each thought from its first `kept` tokens on, and grade the answer."""
+        """Keep the first `kept` tokens of each thought, sample one answer after them, grade it."""
         requests = [self._request(t, k) for t, k in zip(thoughts, kept, strict=True)]
         answers = await self.sampler.sample_answers(requests)
         return [
@@ -134,7 +136,7 @@ class Policy:
     def _request(self, thought: Thought, count: int) -> AnswerRequest:
         whole = thought.closed and count == len(thought.token_ids)
         kept = thought.token_ids[:count]
-        if whole:  # the policy's own end of thought stays
+        if whole:  # the policy ended this thought, so its end is not forced
             kept = np.append(kept, np.int32(self.sampler.think.think_end_id))
         return AnswerRequest(
             prompt=self.renderer.render(thought.problem),
@@ -144,6 +146,7 @@ class Policy:
             n=1,
             max_tokens=self.answer_tokens,
             seed=derive_seed(self.seed, thought.id, "answer", count),
+            # The thought comes from a file: no engine has it in its cache.
             engine=None,
         )
 
@@ -162,9 +165,10 @@ def _answer_from(request: AnswerRequest, count: int, answer: GradedAnswer) -> An
 async def sample_thoughts(
     policy: Policy, problems: Sequence[Problem], samples: int, journal: Journal, cut_share: float
 ) -> None:
-    """Sample `samples` thoughts about every problem that the journal lacks, and append them.
+    """Sample `samples` thoughts for every problem that is not in the journal, and append them.
 
-    A share `cut_share` of them is cut at a random place.
+    A share `cut_share` of them is cut at a random position. The reflection model must also learn
+    thoughts that never state the answer.
     """
     missing = [p for p in problems if thought_id(p, samples - 1) not in journal]
     for start in range(0, len(missing), SAMPLED_AT_ONCE):
@@ -182,5 +186,5 @@ def _perhaps_cut(thought: Thought, seed: int, cut_share: float) -> Thought:
 
 
 def thought_id(problem: Problem, sample: int) -> str:
-    """The id of a problem's thought number `sample`, unique in a file."""
+    """Return the id of thought number `sample` of a problem; it is unique in a file."""
     return f"{problem.id}/{sample}"

@@ -1,8 +1,10 @@
-"""From labelled thoughts to training rows, in the columns that `rlsys sft` reads.
+"""Make training rows from labelled thoughts, in the columns that `rlsys sft` reads.
 
-reflection_rows   the reflection model: a numbered response and its labels
-path_rows         supervised fine-tuning: a thought cut where it first knew, and its answer
-pair_rows         preferences: that path against the whole one
+reflection_rows   for the reflection model: a numbered response and its labels
+path_rows         for supervised fine-tuning: a truncated path and its answer
+pair_rows         for preference learning: the truncated path is preferred to the whole path
+
+A truncated path is a thought that is cut after the chunk that first states the right answer.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ Row = dict[str, str]
 
 
 class LabelledThought(NamedTuple):
-    """A thought, its chunks, and those of them that state the right answer."""
+    """A thought, its chunks, and the indices of the chunks that state the right answer."""
 
     thought: Thought
     chunked: ChunkedThought
@@ -33,8 +35,9 @@ class LabelledThought(NamedTuple):
 
     @property
     def known_tokens(self) -> int:
-        """Tokens up to the end of the chunk that first states the right answer, or all of them."""
+        """Tokens up to the end of the first chunk with the right answer; all if there is none."""
         last = len(self.chunked.chunks) - 1
+        # `kept_tokens` would drop the last piece of the last chunk, and the answer with it.
         if not self.results or self.results[0] == last:
             return len(self.thought.token_ids)
         return self.chunked.kept_tokens(self.results[0])
@@ -48,11 +51,12 @@ def labelled_thoughts(
     """Yield the thoughts that have labels.
 
     Raises:
-        DataError: labels are of another number of chunks, so they mean other places.
+        DataError: a thought now has another number of chunks than when it was labelled, so the
+            indices of its labels mean other chunks.
     """
-    known = {label.id: label for label in labels}
+    label_of = {label.id: label for label in labels}
     for thought in thoughts:
-        label = known.get(thought.id)
+        label = label_of.get(thought.id)
         if label is None:
             continue
         chunked = chunk(thought)
@@ -67,12 +71,12 @@ def labelled_thoughts(
 def reflection_rows(
     labelled: Iterable[LabelledThought], layout: Layout, *, unanswered: bool
 ) -> Iterator[Row]:
-    """Yield the reflection model's rows; train them with `layout.prompt`.
+    """Yield the rows of the reflection model; train them with `layout.prompt`.
 
     Args:
         labelled: thoughts; those without a chunk are left out.
-        layout: how the reflection model will be asked.
-        unanswered: include thoughts that never state the right answer.
+        layout: the format in which the reflection model will be used.
+        unanswered: True includes thoughts that never state the right answer.
     """
     for thought, chunked, results in labelled:
         if not chunked.chunks or not (results or unanswered):
@@ -84,7 +88,7 @@ def reflection_rows(
 
 
 class AnsweredThought(NamedTuple):
-    """A labelled thought, answered where it first knew and at its own end."""
+    """A labelled thought with two answers: after the truncated path, and after the whole path."""
 
     labelled: LabelledThought
     truncated: AnswerFrom
@@ -94,9 +98,9 @@ class AnsweredThought(NamedTuple):
 def path_rows(
     paths: Iterable[AnsweredThought], decode: Callable[[Tokens], str], *, per_problem: int
 ) -> Iterator[Row]:
-    """Yield truncated paths that answer right, at most `per_problem` of one problem.
+    """Yield truncated paths with a right answer, at most `per_problem` of one problem.
 
-    `decode` gives the text of a thought's tokens, special tokens shown.
+    `decode` returns the text of tokens, with special tokens.
     """
     for path in _right(paths, per_problem, cut_only=False):
         thought = path.labelled.thought
@@ -109,9 +113,9 @@ def path_rows(
 def pair_rows(
     paths: Iterable[AnsweredThought], decode: Callable[[Tokens], str], *, per_problem: int
 ) -> Iterator[Row]:
-    """Yield pairs: the truncated path that answers right, preferred to the whole one.
+    """Yield pairs: a truncated path with a right answer is preferred to the whole path.
 
-    Thoughts that first know at their very end have nothing to prefer and are left out.
+    If only the last chunk states the answer, both paths are the same, so the thought is left out.
     """
     for path in _right(paths, per_problem, cut_only=True):
         thought = path.labelled.thought
@@ -144,7 +148,7 @@ def _response(
 
 
 def label_counts(labelled: Iterable[LabelledThought]) -> Mapping[str, int]:
-    """Thoughts, those that state the right answer, chunks, and those that do."""
+    """Count thoughts, thoughts that state the right answer, chunks, and result chunks."""
     counts: Counter[str] = Counter()
     for _, chunked, results in labelled:
         counts.update(

@@ -1,9 +1,9 @@
-"""Which chunks of a thought state the right answer, by a large model in two steps.
+"""Find the chunks of a thought that state the right answer, with a large model in two steps.
 
-First it labels every chunk of a window of at most 1,024 tokens; then each chunk that it took for
-the right answer, and the last chunk in any case, is put to it alone. What it writes is read
-strictly: a window with a missing label is not used, and every reply that breaks the form is
-counted (arXiv 2505.19862, Section 3; docs/reflection.md).
+First the model labels every chunk in windows of at most 1,024 tokens. Then each chunk with the
+label `Right Result`, and always the last chunk, is sent alone to be verified. Replies are parsed
+strictly: a window with a missing label is not used, and every malformed reply is counted
+(arXiv 2505.19862, Section 3; docs/reflection.md).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from rlsys.algorithms.reflection import ChunkedThought, windows
 from rlsys.errors import DataError, EngineError
@@ -33,18 +33,19 @@ _VERDICT: Final = re.compile(r"Answer:\W*(Yes|No)\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labels:
-    """What a teacher says of one thought of N chunks."""
+    """The labels that a teacher gave to one thought."""
 
     id: str
-    """Of the thought."""
+    """Id of the thought."""
     chunks: int
+    """Number of chunks of the thought."""
     results: tuple[int, ...]
     """Chunks that state the right answer, counted from 0, increasing; empty if none does."""
     bad: Mapping[str, int] = field(default_factory=dict)
-    """Replies that broke the form, by kind: missing_label, double_label, no_answer."""
+    """Malformed replies by kind: missing_label, double_label, no_answer."""
 
-    def to_row(self) -> dict[str, Any]:
-        """As a row of a JSON lines file."""
+    def to_row(self) -> dict[str, object]:
+        """Return the labels as a row of a JSON lines file."""
         bad = {"bad": dict(self.bad)} if self.bad else {}
         return {"id": self.id, "chunks": self.chunks, "results": list(self.results)} | bad
 
@@ -62,15 +63,15 @@ def read_labels_file(path: Path) -> Iterator[Labels]:
 
 
 class Teacher(Protocol):
-    """Whatever knows which chunks state the right answer."""
+    """Labels the chunks of a thought."""
 
     async def label(self, thought: Thought, chunked: ChunkedThought) -> Labels:
-        """Return the labels of a thought. Raises EngineError if they cannot be had now."""
+        """Return the labels of a thought. Raises EngineError if that fails for now."""
         ...
 
 
 class ArithmeticTeacher:
-    """Reads the totals of the tiny reasoner's thoughts: never wrong, and free."""
+    """Parses the totals in thoughts of the tiny reasoner. It is exact and needs no model."""
 
     async def label(self, thought: Thought, chunked: ChunkedThought) -> Labels:
         """Return the labels of an arithmetic thought."""
@@ -82,15 +83,15 @@ class Chat(Protocol):
     """A language model that answers one user turn."""
 
     async def complete(self, prompt: str, max_tokens: int) -> str:
-        """Return its greedy reply. Raises EngineError if there is none after bounded retries."""
+        """Return the greedy reply. Raises EngineError if there is none after a few retries."""
         ...
 
 
 class ModelTeacher:
-    """Asks a large model, window by window and then candidate by candidate."""
+    """Asks a large model: first window by window, then one candidate chunk at a time."""
 
     def __init__(self, chat: Chat, *, gold: bool = True) -> None:
-        """`gold` False labels windows without the right answer, for measuring."""
+        """`gold` False hides the right answer in the first step, to measure what that changes."""
         self._chat = chat
         self._gold = gold
 
@@ -101,16 +102,17 @@ class ModelTeacher:
         found = await asyncio.gather(*(self._classify(thought, texts, w, bad) for w in packed))
         candidates = {chunk for window in found for chunk in window}
         if texts:
+            # Verified in any case: if the first step missed the answer, it is most likely here.
             candidates.add(len(texts) - 1)
-        asked = sorted(candidates)
-        kept = await asyncio.gather(*(self._verify(thought, texts[c], bad) for c in asked))
-        results = tuple(chunk for chunk, yes in zip(asked, kept, strict=True) if yes)
+        ordered = sorted(candidates)
+        confirmed = await asyncio.gather(*(self._verify(thought, texts[c], bad) for c in ordered))
+        results = tuple(chunk for chunk, yes in zip(ordered, confirmed, strict=True) if yes)
         return Labels(id=thought.id, chunks=len(texts), results=results, bad=dict(bad))
 
     async def _classify(
         self, thought: Thought, texts: Sequence[str], window: Sequence[int], bad: Counter[str]
     ) -> list[int]:
-        """The chunks of a window that the teacher takes for the right answer."""
+        """Return the chunks of a window that the teacher labels `Right Result`."""
         problem = thought.problem
         gold = problem.answer if self._gold else None
         prompt = classify_prompt(problem.text, gold, [texts[i] for i in window])
@@ -133,42 +135,45 @@ class ModelTeacher:
 
 
 def read_classification(reply: str, count: int) -> tuple[list[str] | None, bool]:
-    """Return the label of every part [count], and whether some part had two.
+    """Return the labels of all parts [count], and whether a part had more than one label.
 
-    Labels belong to the number at the beginning of a line before them; the first one of a number
-    stands. None instead of labels if one is missing.
+    A label belongs to the last number at the start of a line before it. The first label of a number
+    counts. The labels are None if any part has none.
     """
     marks = list(_NUMBER.finditer(reply))
     ends = [*(mark.start() for mark in marks[1:]), len(reply)]
     labels: dict[int, str] = {}
     doubled = False
-    for mark, end in zip(marks, ends, strict=False):  # without marks there is an end too many
+    for mark, end in zip(marks, ends, strict=False):  # without marks, ends has one entry
         for label in _LABEL.findall(reply[mark.end() : end]):
             doubled |= int(mark.group(1)) in labels
             labels.setdefault(int(mark.group(1)), label.title())
-    wanted = range(1, count + 1)
-    return ([labels[i] for i in wanted] if all(i in labels for i in wanted) else None), doubled
+    parts = range(1, count + 1)
+    # All or nothing: a missing label often means that the teacher has counted wrongly, so the other
+    # labels of the window may belong to other chunks.
+    return ([labels[i] for i in parts] if all(i in labels for i in parts) else None), doubled
 
 
 def read_verification(reply: str) -> bool | None:
-    """The last `Answer: Yes` or `Answer: No` of a reply, or None."""
+    """Return the last `Answer: Yes` or `Answer: No` of a reply as a bool; None without one."""
     verdicts = _VERDICT.findall(reply)
     return verdicts[-1].lower() == "yes" if verdicts else None
 
 
 @dataclass(slots=True, kw_only=True)
 class Labelling:
-    """How far the labelling of a file has come."""
+    """Counts of one call of `label_thoughts`."""
 
     labelled: int = 0
     """Thoughts labelled in this call."""
     skipped: int = 0
-    """Thoughts that had labels already."""
+    """Thoughts that had labels before this call."""
     failed: int = 0
-    """Thoughts that the teacher could not be asked about; the next call asks again."""
+    """Thoughts that the teacher did not label; the next call tries them again."""
     last_error: str = ""
-    """Of the last one that failed."""
+    """Message of the last failure."""
     bad: Counter[str] = field(default_factory=Counter)
+    """Malformed replies by kind, see Labels."""
 
 
 async def label_thoughts(
@@ -180,20 +185,22 @@ async def label_thoughts(
     at_once: int,
     give_up_after: int,
 ) -> Labelling:
-    """Label every thought that the journal lacks, and append each as soon as it is known.
+    """Label every thought that is not in the journal, and append its labels at once.
 
     Args:
-        teacher: who knows.
-        thoughts: read one by one, never held together.
-        chunk: their chunks, the same ones that the detector will see.
-        journal: where labels go, and what need not be asked.
-        at_once: thoughts in hand at the same time.
-        give_up_after: failures in a row that end the labelling.
+        teacher: labels the thoughts.
+        thoughts: read one by one, so that a large file is never in memory as a whole.
+        chunk: returns the chunks of a thought, as the detector will see them.
+        journal: receives the labels; thoughts in it are skipped.
+        at_once: thoughts that are labelled at the same time.
+        give_up_after: consecutive failures after which labelling stops.
 
     Raises:
-        EngineError: that many thoughts in a row failed. What was labelled is in the journal.
+        EngineError: that many thoughts failed one after the other. The labels so far are in the
+            journal.
     """
     state, in_a_row = Labelling(), 0
+    # All workers take from one iterator, so each thought is labelled by exactly one of them.
     waiting = iter(thoughts)
 
     async def worker() -> None:
@@ -205,6 +212,8 @@ async def label_thoughts(
             try:
                 labels = await teacher.label(thought, chunk(thought))
             except EngineError as error:
+                # One failure may concern this thought only, for instance one that is too long. Many
+                # failures in a row mean that the teacher is gone.
                 state.failed += 1
                 in_a_row += 1
                 state.last_error = str(error)
@@ -220,6 +229,6 @@ async def label_thoughts(
     if in_a_row >= give_up_after:
         raise EngineError(
             f"the teacher failed {in_a_row} times in a row ({state.last_error}); {len(journal)} "
-            "thoughts are labelled, and the same command goes on with the others"
+            "thoughts are labelled; run the same command again to label the others"
         )
     return state

@@ -1,11 +1,11 @@
-"""What `rlsys reflection` works with, checked and loaded before anything starts, and its files.
+"""Inputs and files of `rlsys reflection`, checked and loaded before anything starts.
 
-RUN_DIR/thoughts.json              the settings behind the thoughts
-        thoughts.jsonl             sampled thoughts of training problems
-        labels.jsonl               which of their chunks state the right answer
+RUN_DIR/thoughts.json              the settings that the thoughts were sampled with
+        thoughts.jsonl             sampled thoughts for training problems
+        labels.jsonl               the chunks of each thought that state the right answer
         rows/reflection.jsonl      rows of the reflection model
              paths.jsonl           truncated paths for supervised fine-tuning
-             pairs.jsonl           truncated against whole paths
+             pairs.jsonl           pairs of truncated and whole paths for preference learning
         evaluation/thoughts.jsonl, labels.jsonl, result.json
 """
 
@@ -36,24 +36,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
-    """The policy's tokenizer, prompts and problems, fitted to each other."""
+    """Tokenizer, prompts and problems of the policy, with consistent lengths."""
 
     config: ReflectionConfig
     tokenizer: PreTrainedTokenizerBase
-    """The policy's."""
+    """Tokenizer of the policy."""
     renderer: PromptRenderer
     think: ThinkTokens
     prompt_tokens: int
-    """Longest prompt."""
+    """Most tokens of a prompt."""
     longest_sequence: int
-    """Most tokens of a prompt, a thought, what is forced and an answer together."""
+    """Most tokens of a prompt, a thought, the forced text and an answer together."""
 
     @classmethod
     def load(cls, config: ReflectionConfig, limit: int) -> Workspace:
-        """Load what `config` names. `limit` is the longest sequence the policy takes.
+        """Load what `config` names. `limit` is the longest sequence of the policy in tokens.
 
         Raises:
-            ModelError: a tokenizer without the needed tokens, or thoughts longer than the model.
+            ModelError: the tokenizer lacks a needed token, or `limit` is too small for a thought.
         """
         tokenizer = load_tokenizer(config.policy.path)
         think = ThinkTokens.resolve(tokenizer, config.environment)
@@ -62,8 +62,8 @@ class Workspace:
         if limit <= response:
             raise ModelError(
                 f"a thought of {config.environment.budgets[-1]} tokens, the closing and an answer "
-                f"take {response} of the {limit} tokens that policy.path {config.policy.path!r} "
-                "may use, which leaves none for the prompt; lower environment.budgets"
+                f"need {response} tokens, but policy.path {config.policy.path!r} has only {limit}, "
+                "which leaves none for the prompt; lower environment.budgets"
             )
         prompt_tokens = min(config.data.prompt.max_tokens, limit - response)
         return cls(
@@ -76,7 +76,7 @@ class Workspace:
         )
 
     def problems(self, *, held_out: bool) -> list[Problem]:
-        """The problems to think about; those whose prompt is too long are left out."""
+        """Return the problems, without those whose prompt is too long."""
         config = self.config
         source, count = config.data.train, config.problems
         if held_out:
@@ -85,7 +85,7 @@ class Workspace:
         return filter_prompts(problems, self.renderer, self.prompt_tokens)[0]
 
     def policy(self, generator: Generator, grader: Grader) -> Policy:
-        """The policy behind its engines."""
+        """Return the policy that a generator serves."""
         environment = self.config.environment
         return Policy(
             sampler=ThoughtSampler(
@@ -102,42 +102,45 @@ class Workspace:
         )
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Token ids to text, special tokens dropped."""
+        """Return the text of token ids, without special tokens."""
         return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=True))
 
     def decode_whole(self, token_ids: Tokens) -> str:
-        """Token ids to text, special tokens shown."""
+        """Return the text of token ids, with special tokens."""
         return str(self.tokenizer.decode(token_ids.tolist()))
 
     def token_texts(self, token_ids: Tokens) -> list[str]:
-        """What each of the policy's tokens adds to a thought."""
+        """Return the text that each policy token adds to a thought."""
         return token_texts(self.tokenizer, token_ids.tolist())
 
     def chunk(self, thought: Thought) -> ChunkedThought:
-        """The chunks of a thought, as the detector sees them."""
+        """Return the chunks of a thought, the same chunks that the detector uses."""
         return chunked(self.token_texts(thought.token_ids), self.config.detector.chunking)
 
     def folder(self, *, held_out: bool) -> Path:
-        """Where thoughts and labels of training or held-out problems are."""
+        """Return the folder for thoughts and labels of training or held-out problems."""
         return self.config.run_dir / "evaluation" if held_out else self.config.run_dir
 
     def claim(self) -> None:
-        """Note down what thoughts and labels depend on; a folder with others is refused.
+        """Write the settings of thoughts and labels to the run directory, or compare with them.
+
+        Rows from different settings must not be mixed: a restart appends to the same files.
 
         Raises:
-            ConfigError: the folder holds thoughts or labels of other settings.
+            ConfigError: the directory contains thoughts or labels made with other settings.
         """
         sections = {"seed", "policy", "data", "environment", "samples", "cut_share"}
         wanted = self.config.model_dump(mode="json", include=sections)
         wanted["teacher.gold"] = getattr(self.config.teacher, "gold", True)
         path = self.config.run_dir / "thoughts.json"
         if path.is_file():
-            there = {"teacher.gold": True} | json.loads(path.read_text("utf-8"))
-            changed = [key for key in sorted(wanted) if there.get(key) != wanted[key]]
+            # Files of older versions have no "teacher.gold"; they were labelled with it.
+            written = {"teacher.gold": True} | json.loads(path.read_text("utf-8"))
+            changed = [key for key in sorted(wanted) if written.get(key) != wanted[key]]
             if changed:
                 raise ConfigError(
-                    f"run_dir {str(self.config.run_dir)!r} holds thoughts or labels of another "
-                    f"{' and '.join(changed)}; restore that, or name another run_dir"
+                    f"run_dir {str(self.config.run_dir)!r} contains thoughts or labels of another "
+                    f"{' and '.join(changed)}; restore the old value, or set another run_dir"
                 )
             return
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,7 +148,7 @@ class Workspace:
 
 
 def require(path: Path, command: str) -> Path:
-    """Return `path`. Raises DataError, with the command that makes it, if it is not there."""
+    """Return `path`. Raises DataError, with the command that creates it, if it does not exist."""
     if not path.is_file():
         raise DataError(f"{path} does not exist; run rlsys reflection {command} first")
     return path
