@@ -1,7 +1,8 @@
-"""Supervised dialogues about arithmetic, laid out as the economics environment would.
+"""Supervised dialogues about arithmetic, in the format of the economics environment.
 
-They teach the form: to answer question after question, each in a thought and a box. Styles of the
-traces do not depend on the budget that the prompts show; to spend it well is left to be learned.
+They teach the format: answer one question after the other, each with a thought and a box. The style
+of a trace does not depend on the budget in the prompt. The policy learns in reinforcement learning
+how to spend the budget.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class DialogueRows:
         self._eos = self._renderer.end_of_turn
 
     def samples(self, step: int, count: int) -> list[Sample]:
-        """Return the rows of `step`, drawn from the training side of the problem split."""
+        """Return the rows of `step`. All problems are training problems, none is held out."""
+        # Seed and step alone determine the rows, so a resumed run continues with the same rows.
         rng = np.random.default_rng([self._data.seed, step])
         texts = draw_texts(rng, self._data.terms, False, count * self._data.problems)
         size = self._data.problems

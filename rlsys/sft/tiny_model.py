@@ -1,9 +1,9 @@
 """The tiny reasoner before training: a character tokenizer and a fresh Llama of 0.86 M parameters.
 
-Every printable ASCII character is a token, so any ASCII problem, template or observation can be
-written in it. The texts that every anytime episode repeats are one token each: `<think>`,
-`</think>`, the answer header and `\\boxed{`. They are ordinary tokens in that decoding keeps them:
-grading reads the box from the decoded text.
+Every printable ASCII character is a token, so the tokenizer can encode any ASCII problem, template
+or observation. Texts that occur in every anytime episode are one token each: `<think>`, `</think>`,
+the answer header and `\\boxed{`. They are not special tokens, so decoding keeps them. Grading needs
+that: it finds the box in the decoded text.
 
     <bos>3+8-2=<think>11;9</think>\\n\\n**Final Answer**\\n\\boxed{9}<eos>
 """
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 TINY_ENVIRONMENT: Final = AnytimeConfig(
     closing="", answer_header="\n\n**Final Answer**\n\\boxed{", answer_tokens=6
 )
-"""How episodes of the tiny reasoner are laid out, in supervised rows and in reinforcement learning.
+"""The format of an episode of the tiny reasoner, in supervised rows and in reinforcement learning.
 
-The box is opened by the environment, so an answer is its digits, the closing brace and `<eos>`; six
-tokens hold the answers of up to twelve numbers. A cut thought is closed by `</think>` alone: text
-before it would cost tokens and say nothing that the missing last step does not.
+The answer header opens the box, so an answer consists of its digits, the closing brace and `<eos>`.
+Six tokens are enough for problems with up to twelve numbers. Only `</think>` closes a cut thought:
+more text would cost tokens and give the model no information.
 """
 
 PAD, UNKNOWN, BOS, EOS = "<pad>", "<unk>", "<bos>", "<eos>"
@@ -87,8 +87,10 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def tiny_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
-    """The model's shape: Llama with tied embeddings and the smallest head (32) that vLLM's CPU
-    attention takes."""
+    """Return the model configuration: Llama with tied embeddings.
+
+    The head size 32 is the smallest one that the CPU attention of vLLM supports.
+    """
     from transformers import LlamaConfig
 
     return LlamaConfig(
@@ -110,7 +112,7 @@ def tiny_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
 
 
 def fresh_weights(vocabulary: int, seed: int) -> dict[str, NDArray[np.float32]]:
-    """Llama weights by name: matrices normal with deviation 0.02, norms one."""
+    """Return Llama weights by name: normal matrices with deviation 0.02, norm weights 1."""
     rng = np.random.default_rng(seed)
 
     def matrix(rows: int, columns: int) -> NDArray[np.float32]:

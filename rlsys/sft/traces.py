@@ -1,13 +1,18 @@
-"""Written-out reasoning about arithmetic, with the habits a trained reasoner should lose.
+"""Written reasoning about arithmetic, with habits that training with budgets should remove.
 
-A terse trace writes running totals (`11;9;16`), a verbose one every step in full (`3+8=11;11-2=9`)
-and then, with probability one half each time, a `?` and the whole chain once more: overthinking,
-for the total is already known. Some steps of a first chain slip by one and a re-check never does,
-so re-checking is worth something, only rarely what it costs. A terse trace is as good as a verbose
-one at a third of the tokens: that is what budgets can teach. With `TraceHabits.check`, steps of a
-verbose chain are also done once more right away (`3+8=12?3+8=11;11-2=9`): reflection on the way to
-the answer, which a thought that is cut at its first answer keeps. With `TraceHabits.silent`, traces
-have no thought: the answer comes at once, which a small model gets right for few numbers only.
+A terse trace writes running totals (`11;9;16`). It is as often right as a verbose trace and needs a
+third of the tokens, which is what budgets can teach.
+
+A verbose trace writes every step in full (`3+8=11;11-2=9`). Then it may write a `?` and the whole
+chain again, several times, each with probability `TraceHabits.recheck`. This is overthinking,
+because the total is already known. A step of the first chain may be wrong by one (a slip), and a
+re-check has no slips. So a re-check sometimes corrects the answer, but rarely enough to pay for its
+tokens.
+
+With `TraceHabits.check`, steps of a verbose chain are also repeated at once
+(`3+8=12?3+8=11;11-2=9`). This is reflection on the way to the answer; a thought that is cut at its
+first answer keeps it. With `TraceHabits.silent`, traces have no thought. A small model then answers
+right only for few numbers.
 """
 
 from __future__ import annotations
@@ -27,13 +32,13 @@ Style = Literal["silent", "terse", "verbose"]
 Bools = NDArray[np.bool_]
 
 MOST_RECHECKS: Final = 3
-"""Where asking again ends, so that a trace has a longest length."""
+"""Most re-checks of a trace, so that its length is bounded."""
 STEP_MARK: Final = ";"
 RECHECK_MARK: Final = "?"
 
 
 class Step(NamedTuple):
-    """One step of a chain: its text (the mark before it included) and where it leaves the total.
+    """One step of a chain: its text, with the mark before it, and the total after it.
 
     Example: Step(text=";11-2=9", total=9, concludes=False)
     """
@@ -46,7 +51,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A thought about `problem`, without its end mark, and what it makes of the problem."""
+    """A thought about `problem`, as steps. The end-of-thought token is not part of it."""
 
     problem: Problem
     style: Style
@@ -59,29 +64,14 @@ class Trace:
 
     @property
     def answer(self) -> str:
-        """What the last chain concludes; not the gold answer where a slip went unnoticed."""
+        """The total of the last chain. It is not the gold answer if a slip was not corrected."""
         return str(self.steps[-1].total)
 
-    @property
-    def known_steps(self) -> int | None:
-        """How many leading steps it takes to conclude the gold answer; None if none does."""
-        gold = int(self.problem.answer)
-        for i, step in enumerate(self.steps):
-            if step.concludes and step.total == gold:
-                return i + 1
-        return None
+    def guess_at(self, cut: int) -> str:
+        """Return the best guess that is possible from the first `cut` characters of the thought.
 
-    @property
-    def known_characters(self) -> int | None:
-        """Length of the shortest prefix of `thought` that concludes the gold answer, or None."""
-        steps = self.known_steps
-        return None if steps is None else sum(len(step.text) for step in self.steps[:steps])
-
-    def stands_at(self, cut: int) -> str:
-        """The best guess that the first `cut` characters of the thought hold.
-
-        It is the conclusion of the newest finished chain, else the running total of the newest
-        finished step, else the first number of the problem.
+        It is the conclusion of the newest finished chain. If no chain is finished, it is the total
+        after the newest finished step; if no step is finished, the first number of the problem.
         """
         guess, concluded, end = signed_terms(self.problem.text)[0], False, 0
         for step in self.steps:
@@ -94,11 +84,12 @@ class Trace:
 
 
 def draw_trace(problem: Problem, rng: np.random.Generator, habits: TraceHabits) -> Trace:
-    """Draw style, slips, checks and re-checks for an arithmetic problem of two or more numbers."""
+    """Draw style, slips, checks and re-checks for a problem with two or more numbers."""
     terms = signed_terms(problem.text)
     slips = [_slip(draw, habits.slip) for draw in rng.random(len(terms) - 1)]
     nothing = [0] * len(slips)
-    # Without a habit nothing is drawn for it: traces of older seeds stay as they are.
+    # A habit with probability 0 draws no random number. So a seed gives the same traces as before
+    # the habit existed, and the shipped models can be trained again from their configurations.
     if habits.silent and rng.random() < habits.silent:
         return Trace(problem, "silent", (Step("", sum(terms), concludes=True),))
     if rng.random() < habits.terse:
@@ -114,7 +105,7 @@ def draw_trace(problem: Problem, rng: np.random.Generator, habits: TraceHabits) 
 
 
 def _slip(draw: float, probability: float) -> int:
-    """Error of a step from a uniform draw: one too few or one too many, equally often."""
+    """Return the error of a step from a uniform draw: +1 and -1 are equally likely."""
     if draw >= probability:
         return 0
     return 1 if draw < probability / 2 else -1
@@ -123,9 +114,10 @@ def _slip(draw: float, probability: float) -> int:
 def _chain(
     terms: Sequence[int], slips: Sequence[int], checks: Sequence[int] | Bools, *, verbose: bool
 ) -> tuple[Step, ...]:
-    """The steps that add `terms` one by one, step i wrong by `slips[i]` unless it is checked.
+    """Return the steps that add `terms` one by one; step i is wrong by `slips[i]`.
 
-    A checked step is written twice, the second time without its slip; other errors carry over.
+    A checked step is written twice, the second time without its slip. An uncorrected slip changes
+    all later totals of the chain.
     """
     steps: list[Step] = []
     total, mark = terms[0], ""

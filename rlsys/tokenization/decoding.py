@@ -1,4 +1,4 @@
-"""From token ids to what each token adds to the text: a place in the text is a number of tokens."""
+"""Decode token ids one by one, so that a position in the text is known as a number of tokens."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 def token_texts(tokenizer: PreTrainedTokenizerBase, token_ids: Iterable[int]) -> list[str]:
-    """Return what each token adds to the decoded text, one string per token, special tokens shown.
+    """Return the text that each token adds, one string per token, special tokens included.
 
-    A token that only begins a character adds "", and the token that completes it the character, so
-    a cut between any two tokens never shows half of one. Bytes at the very end that complete no
-    character add nothing.
+    A token that only begins a character adds "", and the token that completes the character adds
+    it. So text that is cut between two tokens never ends in half a character. Incomplete bytes at
+    the end of the text add nothing.
     """
     from tokenizers.decoders import DecodeStream
 

@@ -1,4 +1,4 @@
-"""A model's folder: where it is, what its settings say, and how long its sequences may be."""
+"""Model folders: find and check them, and return the longest sequence of the model."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _MODEL_FILES: Final = {
 
 
 def resolve_model_path(path: str, key: str = "model.path") -> str:
-    """Return the folder that `path` names, or the hub name it is; `key` is where it was set.
+    """Return the local folder for `path`, or `path` itself if it may be a hub name.
 
-    The names in `SHIPPED` ship with rlsys. Raises ModelError for a folder that cannot be a hub name
-    and does not exist.
+    The names in `SHIPPED` ship with rlsys. `key` is the configuration key of the path, for errors.
+    Raises ModelError if `path` does not exist and cannot be a hub name.
     """
     if path in SHIPPED:
         return str(shipped_path(path))
@@ -40,26 +40,30 @@ def resolve_model_path(path: str, key: str = "model.path") -> str:
 def check_model(
     model: ModelConfig, *, on_cpu: bool, key: str = "model", engines: str = "generation"
 ) -> int:
-    """Return the longest sequence in tokens that the model may be used with.
+    """Return the longest sequence, in tokens, that the model may be used with.
 
-    `on_cpu` says that the CPU build of vLLM will run it; `key` and `engines` are where it and its
-    engines are set.
+    Args:
+        model: path and limits of the model.
+        on_cpu: True if the CPU build of vLLM will run the model.
+        key: configuration key of the model, for errors.
+        engines: configuration key of its engines, for errors.
 
-    Raises ModelError if the folder lacks its files, if max_length is beyond the model's own limit,
-    or if the CPU build has no attention for its head size.
+    Raises:
+        ModelError: the folder lacks files, max_length is above the limit of the model, or the CPU
+            build has no attention kernel for its head size.
     """
     folder = resolve_model_path(model.path, f"{key}.path")
     settings = _model_settings(model.path, folder, key)
-    own: int | None = getattr(settings, "max_position_embeddings", None)
-    if model.max_length is not None and own is not None and model.max_length > own:
+    positions: int | None = getattr(settings, "max_position_embeddings", None)
+    if model.max_length is not None and positions is not None and model.max_length > positions:
         raise ModelError(
-            f"{key}.max_length {model.max_length} is beyond the {own} positions of {key}.path "
-            f"{model.path!r}; lower it"
+            f"{key}.max_length {model.max_length} is more than the {positions} positions of "
+            f"{key}.path {model.path!r}; lower it"
         )
-    limit = model.max_length or own
+    limit = model.max_length or positions
     if limit is None:
         raise ModelError(
-            f"{key}.path {model.path!r} does not say how long its sequences may be; "
+            f"the config.json of {key}.path {model.path!r} does not limit the length of sequences; "
             f"set {key}.max_length"
         )
     heads = getattr(settings, "num_attention_heads", None)
@@ -68,7 +72,7 @@ def check_model(
         if size not in CPU_HEAD_SIZES:
             raise ModelError(
                 f"{key}.path {model.path!r} has attention heads of size {size}, but engines on the "
-                f"CPU take {', '.join(map(str, CPU_HEAD_SIZES))}; set {engines}.gpus_per_engine "
+                f"CPU support {', '.join(map(str, CPU_HEAD_SIZES))}; set {engines}.gpus_per_engine "
                 "or use another model"
             )
     return limit
@@ -83,7 +87,7 @@ def _model_settings(path: str, folder: str, key: str) -> PretrainedConfig:
             if not any(found for pattern in patterns for found in local.glob(pattern)):
                 raise ModelError(
                     f"model folder {path!r} has no {what} ({' or '.join(patterns)}); set "
-                    f"{key}.path to a whole Hugging Face folder"
+                    f"{key}.path to a complete Hugging Face folder"
                 )
     try:
         settings = AutoConfig.from_pretrained(folder, trust_remote_code=False)

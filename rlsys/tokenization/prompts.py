@@ -1,8 +1,8 @@
-"""From a problem to the prompt's token ids, and the token ids an anytime episode is forced through.
+"""Render problems and turns as the token ids of prompts.
 
-Every text is encoded without special tokens: a chat template writes its own, and a second BOS would
-change what the model sees. Pieces that are forced or prefilled are encoded separately and joined as
-ids, so that they never merge with the text before them.
+Every text is encoded without special tokens: a chat template writes them itself, and a second BOS
+would change the input of the model. The prefill is encoded separately and appended as ids, so that
+its first characters never merge with the last characters before it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 Facts = Mapping[str, float | str]
-"""Numbers and texts that a prompt's template may show, by name."""
+"""Numbers and texts that a prompt template may show, by name."""
 
 _REPLY = "The reply goes here."
-"""Stands for a reply while a chat template is looked at."""
+"""Stands for a reply while the text after it is read from a chat template."""
 
 
 class PromptRenderer:
-    """Renders problems through one prompt configuration."""
+    """Renders prompts by one prompt configuration."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, config: PromptConfig) -> None:
-        """Check that the configuration renders at all.
+        """Render an empty problem, to find errors early.
 
-        Raises ModelError if a chat template is asked for and missing, or refuses the turns.
+        Raises ModelError if a chat template is required and missing, or refuses the roles.
         """
         self._tokenizer = tokenizer
         self._config = config
@@ -43,29 +43,30 @@ class PromptRenderer:
                 f"tokenizer {tokenizer.name_or_path!r} has no chat template; set "
                 "data.prompt.chat_template to false or choose a chat model"
             )
-        # Without a template nobody else writes the BOS that the tokenizer would put first.
+        # A chat template writes the BOS itself. Without a template it must be added here, because
+        # `encode` adds no special tokens.
         self._bos = [] if config.chat_template else _automatic_bos(tokenizer)
         self._overhead = len(self._render_text(self._filled("", {})))
 
     def render(self, problem: Problem) -> Tokens:
-        """Return the prompt's ids [tokens]: turns, generation prompt, then the prefill."""
+        """Return the ids of the prompt: turns, generation prompt, then the prefill."""
         return self.render_first(problem.text, {})
 
     def render_first(self, text: str, facts: Facts) -> Tokens:
-        """Return the ids of a dialogue's first prompt; `facts` fill the template beside the text.
+        """Return the ids of the first prompt of a dialogue. Text and `facts` fill the template.
 
-        Example: with the template `{remaining} tokens. {problem}` the facts {"remaining": 300.0}
-        and the text `3+8` make the user turn `300 tokens. 3+8`.
+        Example: the template `{remaining} tokens. {problem}`, the facts {"remaining": 300.0} and
+        the text `3+8` give the user turn `300 tokens. 3+8`.
         """
         return np.array(self._render_text(self._filled(text, facts)), dtype=np.int32)
 
     def render_next(self, text: str, facts: Facts, *, last_token: int) -> Tokens:
         """Return the ids that follow a sampled reply: its end of turn, the user turn, the prefill.
 
-        Only the new turn is rendered and the reply stays as it was sampled, so that what is trained
-        on is what was sampled, whatever the template would have made of the reply (Qwen3's drops
-        earlier thoughts). `last_token` is the reply's last id: where it is the end of turn that the
-        template writes, that is left out.
+        Only the new turn is rendered. The reply keeps its sampled ids, because training needs
+        exactly these; a template may change a reply (that of Qwen3 removes earlier thoughts).
+        `last_token` is the last id of the reply. If it is already the end of turn that the template
+        writes, that token is not repeated.
         """
         ids = encode(self._tokenizer, self._after_reply(self._filled(text, facts)))
         if ids[:1] == [last_token] and last_token in eos_ids(self._tokenizer):
@@ -74,9 +75,10 @@ class PromptRenderer:
 
     @property
     def end_of_turn(self) -> int:
-        """What a written reply is to end with: the template's end of turn if it is an EOS.
+        """The token that ends a supervised reply.
 
-        Some folders name another EOS in their tokenizer than their template and model use.
+        This is the end of turn of the chat template, if it is an EOS; otherwise the EOS of the
+        tokenizer. In some model folders the tokenizer names another EOS than the template uses.
         """
         if self._config.chat_template:
             first, *_ = encode(self._tokenizer, self._after_reply(""))
@@ -92,22 +94,23 @@ class PromptRenderer:
         return filled.replace("{problem}", text)
 
     def _after_reply(self, user_turn: str) -> str:
-        """What the chat template writes between a reply and the next one."""
+        """Return the text that the chat template writes between a reply and the next reply."""
         if not self._config.chat_template:
             return user_turn
         turns = [("user", "question"), ("assistant", _REPLY), ("user", user_turn)]
         _, mark, rest = self._through_chat_template(turns).partition(_REPLY)
         if not mark:
             raise ModelError(
-                f"the chat template of {self._tokenizer.name_or_path!r} changes what the assistant "
-                "said, so a dialogue cannot go on from it; use another model"
+                f"the chat template of {self._tokenizer.name_or_path!r} changes earlier replies, "
+                "so a dialogue cannot continue after them; use another model"
             )
         return rest
 
     def surely_fits(self, problem: Problem, max_tokens: int) -> bool:
-        """Tell, without rendering, that a prompt is at most `max_tokens` long; False is no answer.
+        """Return True if the prompt is certainly at most `max_tokens` long, without rendering it.
 
-        A tokenizer writes at most one token per byte; the factor 2 covers Unicode normalisation.
+        False means that it may be longer. A tokenizer writes at most one token per byte; the factor
+        2 covers Unicode normalisation.
         """
         return self._overhead + 2 * len(problem.text.encode()) <= max_tokens
 
@@ -122,11 +125,11 @@ class PromptRenderer:
         return ids + self._prefill
 
     def _turns(self, user_turn: str) -> list[tuple[str, str]]:
-        """(role, text) of every turn; the template applies to the examples' questions too."""
+        """Return (role, text) of every turn. Questions of the examples use the template too."""
         config = self._config
         turns = [] if config.system is None else [("system", config.system)]
         for question, answer in config.examples:
-            # str.replace: LaTeX is full of braces that str.format would take for its own.
+            # str.replace and not str.format: the many braces of LaTeX would be taken for fields.
             turns += [("user", config.template.replace("{problem}", question))]
             turns += [("assistant", answer)]
         return [*turns, ("user", user_turn)]
@@ -156,13 +159,14 @@ def _automatic_bos(tokenizer: PreTrainedTokenizerBase) -> list[int]:
 def filter_prompts(
     problems: Sequence[Problem], renderer: PromptRenderer, max_tokens: int
 ) -> tuple[list[Problem], int]:
-    """Return the problems whose prompt has at most `max_tokens` tokens, and how many have more.
+    """Return the problems with at most `max_tokens` prompt tokens, and the number of the others.
 
-    Raises DataError if all have more.
+    Raises DataError if every prompt is longer.
     """
     kept: list[Problem] = []
     lengths: list[int] = []
     for problem in problems:
+        # Rendering a large data set takes minutes, and most prompts are far below the limit.
         if renderer.surely_fits(problem, max_tokens):
             kept.append(problem)
             continue

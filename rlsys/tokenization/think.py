@@ -1,7 +1,7 @@
-"""The token ids that end a thought, and those that are forced around it.
+"""The token ids that end a thought, and the token ids that are forced after it.
 
-Forced pieces are encoded separately and joined as ids, so that they never merge with the text
-before them.
+Forced texts are encoded separately and appended as ids, so that their first characters never merge
+with the last characters before them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThinkTokens:
-    """The token ids that end, close and follow a thought, as ThoughtSection spells them."""
+    """The token ids that end, close and follow a thought, for the texts of a ThoughtSection."""
 
     think_end_id: int
     eos_ids: tuple[int, ...]
-    """Every token that ends a turn: the tokenizer's EOS and the model's own generation settings."""
+    """All tokens that end a turn: EOS of the tokenizer, and those of the generation settings."""
     closing_ids: Tokens
-    """Forced before think_end_id where a thought is cut; may be empty."""
+    """Forced before think_end_id if a thought is cut; may be empty."""
     header_ids: Tokens
     """Forced after think_end_id, before every answer."""
 
@@ -36,11 +36,11 @@ class ThinkTokens:
     def resolve(
         cls, tokenizer: PreTrainedTokenizerBase, environment: ThoughtSection
     ) -> ThinkTokens:
-        """Look the texts of `environment` up in the tokenizer.
+        """Encode the texts of `environment`.
 
         Raises ModelError if `think_end` is not a single known token, if there is no EOS, if a
-        forced text has characters the tokenizer does not know, or if the header has no token: what
-        follows a cut must begin with a token that is not trained.
+        forced text has characters that the tokenizer does not know, or if the header is empty: an
+        answer must not start right after a sampled token.
         """
         end = think_end_id(tokenizer, environment.think_end)
         ends = eos_ids(tokenizer)
@@ -48,7 +48,7 @@ class ThinkTokens:
         if not len(header):
             raise ModelError(
                 "environment.answer_header is empty, but every answer must follow a forced token; "
-                "give it a text, for instance '\\n'"
+                "set it to a text, for instance '\\n'"
             )
         return cls(
             think_end_id=end,
@@ -69,12 +69,12 @@ def _forced_ids(tokenizer: PreTrainedTokenizerBase, key: str, text: str) -> Toke
 
 
 def think_end_id(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
-    """The one token that `text` is; raises ModelError if it is none or several."""
+    """Return the token id of `text`. Raises ModelError if it is not exactly one known token."""
     end = encode(tokenizer, text)
     if len(end) != 1 or end[0] == tokenizer.unk_token_id:
         raise ModelError(
-            f"environment.think_end {text!r} is {len(end)} tokens of tokenizer "
-            f"{tokenizer.name_or_path!r}, not one that it knows; name its end-of-thought token or "
-            "add one to the model"
+            f"environment.think_end {text!r} is not one known token of tokenizer "
+            f"{tokenizer.name_or_path!r} (token ids {end}); set it to the end-of-thought token of "
+            "the model, or add one to the model"
         )
     return end[0]

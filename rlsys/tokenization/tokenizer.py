@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 def load_tokenizer(path: str, key: str = "model.path") -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a model folder, hub name or `tiny`; runs no code from it.
+    """Return the tokenizer of a model folder, hub name or shipped model.
 
-    `key` is where the path was set. Raises ModelError if there is none.
+    No code from the folder is executed. `key` is the configuration key of the path, for errors.
+    Raises ModelError if there is no tokenizer.
     """
     from transformers import AutoTokenizer
 
@@ -41,9 +42,10 @@ def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def eos_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """The tokenizer's EOS first, then those that the model folder's generation settings add.
+    """Return the EOS tokens: that of the tokenizer first, then those of the generation settings.
 
-    Raises ModelError if there is no EOS.
+    Chat models often end a turn with a token that only generation_config.json lists. Raises
+    ModelError if the tokenizer has no EOS.
     """
     if tokenizer.eos_token_id is None:
         raise ModelError(

@@ -86,13 +86,6 @@ def test_default_evaluation_is_held_out() -> None:
     assert not DataConfig().train.held_out
 
 
-def test_the_answer_is_known_where_the_first_right_chain_ends() -> None:
-    assert Trace(PROBLEM, "verbose", FIRST + RECHECK).known_steps == 2
-    assert Trace(PROBLEM, "verbose", FIRST + RECHECK).known_characters == len("3+8=11;11-2=9")
-    assert Trace(PROBLEM, "verbose", SLIPPED + RECHECK).known_steps == 4
-    assert Trace(PROBLEM, "verbose", SLIPPED).known_characters is None
-
-
 def test_a_trace_answers_what_its_last_chain_concludes() -> None:
     assert Trace(PROBLEM, "verbose", SLIPPED).answer == "10"
     assert Trace(PROBLEM, "verbose", SLIPPED + RECHECK).answer == "9"
@@ -112,7 +105,7 @@ def test_a_trace_answers_what_its_last_chain_concludes() -> None:
     ],
 )
 def test_where_a_cut_thought_stands(cut: int, guess: str) -> None:
-    assert Trace(PROBLEM, "verbose", SLIPPED + RECHECK).stands_at(cut) == guess
+    assert Trace(PROBLEM, "verbose", SLIPPED + RECHECK).guess_at(cut) == guess
 
 
 HABITS = TraceHabits()
@@ -178,6 +171,6 @@ def test_silent_traces_answer_at_once_and_leave_the_other_habits_alone() -> None
     silent = [trace for trace in traces if trace.style == "silent"]
     assert len(silent) / 2000 == pytest.approx(0.5, abs=0.04)
     assert {trace.thought for trace in silent} == {""}
-    assert all(trace.answer == trace.problem.answer == trace.stands_at(0) for trace in silent)
+    assert all(trace.answer == trace.problem.answer == trace.guess_at(0) for trace in silent)
     terse = sum(trace.style == "terse" for trace in traces)
     assert terse / (2000 - len(silent)) == pytest.approx(0.8, abs=0.04)

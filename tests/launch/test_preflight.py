@@ -113,7 +113,7 @@ def test_a_think_token_the_tokenizer_lacks_is_refused(tiny: Path) -> None:
 def test_a_model_is_limited_by_the_configuration_and_by_itself(tiny: Path) -> None:
     assert check_model(ModelConfig(path=str(tiny)), on_cpu=True) == 1024
     assert check_model(ModelConfig(path=str(tiny), max_length=512), on_cpu=True) == 512
-    with pytest.raises(ModelError, match="max_length 2048 is beyond the 1024 positions"):
+    with pytest.raises(ModelError, match="max_length 2048 is more than the 1024 positions"):
         check_model(ModelConfig(path=str(tiny), max_length=2048), on_cpu=True)
 
 

@@ -71,7 +71,7 @@ def test_originals_alone_need_no_reader() -> None:
         (
             config(reader(layout="text")),
             ModelError,
-            "so it has no probability to read; set detector.layout to 'compact'",
+            "no probability of its own; set detector.layout to 'compact'",
         ),
         (
             config(None, think_end="</thought>"),
@@ -81,7 +81,7 @@ def test_originals_alone_need_no_reader() -> None:
         (
             config({"model": {"path": "tiny", "max_length": 4096}}),
             ModelError,
-            "environment.revision.model.max_length 4096 is beyond the 1024 positions of "
+            "environment.revision.model.max_length 4096 is more than the 1024 positions of "
             "environment.revision.model.path 'tiny'; lower it",
         ),
     ],

@@ -65,15 +65,13 @@ def test_a_chain_that_begins_as_the_last_one_ended_is_no_check() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.5]))
-def test_the_first_chunk_is_where_the_trace_first_knows(seed: int, check: float) -> None:
+def test_the_chunks_found_are_the_right_conclusions_of_the_trace(seed: int, check: float) -> None:
     rng = np.random.default_rng(seed)
     (text,) = draw_texts(rng, (2, 8), held_out=False, size=1)
     problem = arithmetic_problem(text, "p")
     trace = draw_trace(problem, rng, TraceHabits(check=check, slip=0.1))
     thought = chunks_of(trace.thought)
     found = result_chunks(problem, thought)
-    known = trace.known_steps
-    assert found[:1] == (() if known is None else (known - 1,))
     stated = [
         i for i, s in enumerate(trace.steps) if s.concludes and str(s.total) == problem.answer
     ]
