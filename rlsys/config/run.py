@@ -29,7 +29,7 @@ class SyncConfig(Section):
     """How new weights reach the engines."""
 
     transport: Literal["auto", "shm", "ipc", "nccl"] = "auto"
-    """auto: shared memory on CPU, CUDA IPC on a shared card, NCCL between cards."""
+    """auto: shared memory on CPU, CUDA IPC on a shared GPU, NCCL between cards."""
     bucket_mib: PositiveInt = 256
     deadline_s: PositiveFloat = 120.0
     canary_prompts: PositiveInt = 4

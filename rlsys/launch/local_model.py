@@ -1,4 +1,4 @@
-"""Engines of a model that is only evaluated: a Generator inside an `async with` block."""
+"""Engines of a model that is only evaluated. Use the Generator inside an `async with` block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlsys.types import Completion, GenerationRequest
 
 
 class LocalModel:
-    """The engines of one model, in their own Ray session."""
+    """The engines of one model, in a separate Ray session."""
 
     def __init__(self, config: LocalModelConfig, max_length: int) -> None:
         """Prepare engines for sequences of at most `max_length` tokens; starts nothing.

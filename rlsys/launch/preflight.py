@@ -1,7 +1,7 @@
-"""What can be known to be wrong before Ray starts, data and prompts apart (they are in inputs).
+"""Checks before Ray starts. Data and prompts are checked in rlsys.launch.inputs.
 
-batch_table     how a training step divides, for the eye
-check_resources the cards and cores of a cluster (rlsys.launch.resources)
+batch_table     shows how a training step is divided
+check_resources compares the needed GPUs and cores with a cluster (rlsys.launch.resources)
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def check_batch(config: RunConfig) -> None:
         raise ConfigError(
             f"learner.ranks {ranks} is more than the {episodes} episodes of an optimizer step "
             f"({batch.problems} problems x {batch.group_size} / {batch.optimizer_steps} steps), so "
-            "some rank would idle; raise batch.problems or lower learner.ranks"
+            "some ranks would be idle; raise batch.problems or lower learner.ranks"
         )
 
 
 def batch_table(config: RunConfig) -> Table:
-    """What a training step holds: problems -> episodes -> scores -> tokens."""
+    """Return a table of the sizes of a training step: problems, episodes, scores and tokens."""
     batch = config.batch
     environment = config.environment
     tokens = batch.episodes * environment.longest_episode

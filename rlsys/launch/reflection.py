@@ -1,6 +1,6 @@
-"""`rlsys reflection`: thoughts sampled and labelled, rows made of them, the detector measured.
+"""`rlsys reflection`: sample and label thoughts, make training rows, evaluate the detector.
 
-Each step starts the engines it needs and no others: a large teacher may want all the cards.
+Each step starts only the engines that it needs, because a large teacher may need all GPUs.
 """
 
 from __future__ import annotations
@@ -61,68 +61,71 @@ from rlsys.reflection.prompts import layout_named
 from rlsys.tokenization.model_folder import check_model
 from rlsys.tokenization.tokenizer import load_tokenizer
 
-Say = Callable[[str], None]
+Print = Callable[[str], None]
+"""Shows one sentence to the user."""
 
 ENGINE_TEACHER_THOUGHTS: Final = 64
-"""Thoughts in hand at once where own engines teach; they batch by themselves."""
+"""Thoughts that are labelled at once by an EngineTeacher; its engines batch the requests."""
 GIVE_UP_AFTER: Final = 3
-"""Times the thoughts in hand: failures in a row that end the labelling."""
+"""Labelling ends after this number times the thoughts at once fail in a row: if the teacher is
+gone, each of the thoughts in progress fails once, and that must happen several times."""
 
 
-def write_labels(config: ReflectionConfig, say: Say) -> None:
-    """Sample thoughts about the training problems and label their chunks; both may be resumed.
+def write_labels(config: ReflectionConfig, show: Print) -> None:
+    """Sample thoughts for the training problems and label their chunks. A restart continues both.
 
     Raises:
-        ResourceError: the teacher's endpoint does not answer, found before anything is sampled.
-        EngineError: the teacher stopped answering, or gave no answer about some thoughts; what it
-            has labelled is kept.
+        ResourceError: the endpoint of the teacher does not answer. This is checked before sampling.
+        EngineError: the teacher stopped answering, or did not label some thoughts. The labels so
+            far are kept.
     """
     place = _load(config)
     _check_teacher(config)
-    state = _labelled(place, held_out=False, say=say)
+    state = _labelled(place, held_out=False, show=show)
     if state.failed:
         raise EngineError(
-            f"{state.failed:,} thoughts have no labels ({state.last_error}); the same command asks "
-            "about them again"
+            f"{state.failed:,} thoughts have no labels ({state.last_error}); run the same command "
+            "again to label them"
         )
 
 
-def write_rows(config: ReflectionConfig, say: Say) -> None:
-    """Write the training rows that labels are good for."""
+def write_rows(config: ReflectionConfig, show: Print) -> None:
+    """Write the training rows for all labelled thoughts."""
     place = _load(config)
     labelled = list(_read(place, held_out=False))
-    say(_sentence("labelled", label_counts(labelled)))
-    say(_threshold(place, [known.thought for known in labelled]))
+    show(_sentence("labelled", label_counts(labelled)))
+    show(_threshold(place, [known.thought for known in labelled]))
     folder = config.run_dir / "rows"
     folder.mkdir(exist_ok=True)
     layout = layout_named(config.detector.layout)
     made = reflection_rows(labelled, layout, unanswered=config.rows.unanswered)
-    _write(folder / "reflection.jsonl", made, say)
+    _write(folder / "reflection.jsonl", made, show)
     if not config.rows.paths:
         return
     with ray_session(_policy_bundles(config)):
         paths = run(_answer_paths(place, labelled))
     most = config.rows.per_problem
-    _write(folder / "paths.jsonl", path_rows(paths, place.decode_whole, per_problem=most), say)
-    _write(folder / "pairs.jsonl", pair_rows(paths, place.decode_whole, per_problem=most), say)
+    _write(folder / "paths.jsonl", path_rows(paths, place.decode_whole, per_problem=most), show)
+    _write(folder / "pairs.jsonl", pair_rows(paths, place.decode_whole, per_problem=most), show)
 
 
 def _threshold(place: Workspace, thoughts: Sequence[Thought]) -> str:
-    """How often the policy itself reflects, for the reflection reward."""
+    """Return a sentence with the threshold of the reflection reward for this policy."""
+    # Thoughts that reached the token limit are incomplete: their rate of reflections may differ.
     whole = [t.token_ids.tolist() for t in thoughts if t.closed and len(t.token_ids)]
     if not whole:
-        return "no thought ended by itself; raise environment.budgets"
-    how = place.config.environment.reflections
+        return "every thought reached the token limit; raise environment.budgets"
+    counting = place.config.environment.reflections
     counts = [
-        count_reflections(place.decode(ids), how.mode, words=how.words, gap=how.gap)
+        count_reflections(place.decode(ids), counting.mode, words=counting.words, gap=counting.gap)
         for ids in whole
     ]
     tokens = reflection_threshold(counts, [len(ids) for ids in whole])
     return f"algorithm.reflection.tokens_per_reflection of this policy is {tokens:.1f}"
 
 
-def evaluate_reflection_model(config: ReflectionConfig, say: Say) -> DetectorEvaluation:
-    """Measure the reflection model on thoughts about held-out problems."""
+def evaluate_reflection_model(config: ReflectionConfig, show: Print) -> DetectorEvaluation:
+    """Evaluate the reflection model on thoughts for held-out problems."""
     place = _load(config)
     limit = check_model(
         config.reflection_model, on_cpu=not config.reflection_generation.gpus_per_engine
@@ -132,13 +135,13 @@ def evaluate_reflection_model(config: ReflectionConfig, say: Say) -> DetectorEva
     )
     check_local_gpus(wanted)
     _check_teacher(config)
-    _labelled(place, held_out=True, say=say)
+    _labelled(place, held_out=True, show=show)
     labelled = list(_read(place, held_out=True))
     with ray_session(wanted):
         evaluation = run(_evaluate(place, labelled, limit))
     path = place.folder(held_out=True) / "result.json"
     path.write_text(json.dumps(evaluation.to_dict(), indent=1), "utf-8")
-    say(f"wrote {path}")
+    show(f"wrote {path}")
     return evaluation
 
 
@@ -149,7 +152,7 @@ def _load(config: ReflectionConfig) -> Workspace:
 
 
 def _check_teacher(config: ReflectionConfig) -> None:
-    """Refuse to start work that ends at a teacher who is not there."""
+    """Raise a UserError if the teacher cannot work, before thoughts are sampled for it."""
     match config.teacher:
         case EndpointTeacher() as teacher:
             run(_check_endpoint(teacher))
@@ -168,29 +171,31 @@ async def _check_endpoint(teacher: EndpointTeacher) -> None:
         await chat.close()
 
 
-def _labelled(place: Workspace, *, held_out: bool, say: Say) -> Labelling:
-    """Sample and label what is not sampled and labelled yet; return what came of the latter."""
+def _labelled(place: Workspace, *, held_out: bool, show: Print) -> Labelling:
+    """Sample and label all thoughts that are missing; return the counts of the labelling."""
     config, folder = place.config, place.folder(held_out=held_out)
     samples, cut_share = config.samples, config.cut_share
     if held_out:
+        # The evaluation uses whole thoughts only, as they occur in training runs.
         samples, cut_share = config.measure.samples, 0.0
     place.claim()
     thoughts = Journal(folder / "thoughts.jsonl")
     problems = place.problems(held_out=held_out)
     missing = [p for p in problems if thought_id(p, samples - 1) not in thoughts]
     if missing:
-        say(f"sampling {len(missing) * samples:,} thoughts; {len(thoughts):,} are there")
+        show(f"sampling {len(missing) * samples:,} thoughts; {len(thoughts):,} are in the file")
 
         async def sample() -> None:
             async with _policy(place) as policy:
                 await sample_thoughts(policy, missing, samples, thoughts, cut_share)
 
+        # The session of the policy ends before that of the teacher starts: each may need all GPUs.
         with ray_session(_policy_bundles(config)):
             run(sample())
-    return _run_teacher(place, folder, say)
+    return _run_teacher(place, folder, show)
 
 
-def _run_teacher(place: Workspace, folder: Path, say: Say) -> Labelling:
+def _run_teacher(place: Workspace, folder: Path, show: Print) -> Labelling:
     """Label the thoughts of a folder that have no labels yet."""
     teacher = place.config.teacher
     at_once = (
@@ -203,9 +208,9 @@ def _run_teacher(place: Workspace, folder: Path, say: Say) -> Labelling:
     )
 
     async def work() -> Labelling:
-        async with _teacher(place) as known:
+        async with _open_teacher(place) as opened:
             return await label_thoughts(
-                known,
+                opened,
                 read_thoughts(folder / "thoughts.jsonl"),
                 place.chunk,
                 Journal(folder / "labels.jsonl"),
@@ -215,13 +220,13 @@ def _run_teacher(place: Workspace, folder: Path, say: Say) -> Labelling:
 
     with session:
         state = run(work())
-    counts = {"thoughts": state.labelled, "there already": state.skipped}
-    say(_sentence("labelled", counts | {"failed": state.failed} | state.bad))
+    counts = {"thoughts": state.labelled, "labelled before": state.skipped}
+    show(_sentence("labelled", counts | {"failed": state.failed} | state.bad))
     return state
 
 
 @asynccontextmanager
-async def _teacher(place: Workspace) -> AsyncIterator[Teacher]:
+async def _open_teacher(place: Workspace) -> AsyncIterator[Teacher]:
     match place.config.teacher:
         case ArithmeticTeacherConfig():
             yield ArithmeticTeacher()
@@ -246,7 +251,7 @@ def _read(place: Workspace, *, held_out: bool) -> Iterable[LabelledThought]:
 
 
 async def _answer_paths(place: Workspace, labelled: list[LabelledThought]) -> list[AnsweredThought]:
-    """Answer every labelled thought where it first knew, and at its own end."""
+    """Answer every labelled thought twice: after its truncated path and after the whole path."""
     thoughts = [item.thought for item in labelled]
     async with _policy(place) as policy:
         truncated = await policy.answer(thoughts, [item.known_tokens for item in labelled])
@@ -277,7 +282,7 @@ async def _evaluate(
 
 @asynccontextmanager
 async def _policy(place: Workspace) -> AsyncIterator[Policy]:
-    """The policy's engines, and grading actors for its answers."""
+    """Start the engines of the policy, and grading actors for its answers."""
     config = place.config
     actor = ray.remote(GradingActor).options(num_cpus=SERVICE_CPUS)
     graders = [actor.remote(config.grading) for _ in range(config.grading.actors)]
@@ -304,10 +309,10 @@ def _engine_bundles(name: str, generation: GenerationConfig) -> list[Bundle]:
     )
 
 
-def _write(path: Path, made: Iterable[Mapping[str, str]], say: Say) -> None:
+def _write(path: Path, made: Iterable[Mapping[str, str]], show: Print) -> None:
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in made]
     path.write_text("".join(lines), encoding="utf-8")
-    say(f"wrote {len(lines):,} rows to {path}")
+    show(f"wrote {len(lines):,} rows to {path}")
 
 
 def _sentence(verb: str, counts: Mapping[str, int]) -> str:

@@ -1,8 +1,8 @@
 """Resources that the processes of a run need, and the check that the machines have them.
 
-A rank and an engine that both ask for a fraction of a card share a bundle, and so do an engine and
-an engine of the reflection model; every other process has a bundle of its own. Ray waits
-without end for a bundle that fits on no node, so this is checked before Ray is asked.
+A rank and an engine that both need a fraction of a GPU share a bundle. So do an engine and an
+engine of the reflection model. Every other process has a separate bundle. If a bundle fits on no
+node, Ray waits without end; so this is checked before the bundles are requested.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Bundle(NamedTuple):
 
 
 def colocated(learner: LearnerConfig, generation: GenerationConfig) -> bool:
-    """True if rank i and engine i share card i: both ask for a fraction of one."""
+    """True if rank i and engine i share GPU i, because both need a fraction of one."""
     return 0 < learner.gpus_per_rank < 1 and 0 < generation.gpus_per_engine < 1
 
 
@@ -61,7 +61,7 @@ def bundles(config: Wanted) -> list[Bundle]:
 def placed_bundles(config: RunConfig | SftConfig) -> list[Bundle]:
     """Return the bundles of the placement group: ranks, engines, engines of the reflection model.
 
-    Processes that share a card share a bundle: see `engine_bundle` and `reflection_bundle`.
+    Processes that share a GPU share a bundle: see `engine_bundle` and `reflection_bundle`.
     """
     learner = config.learner
     ranks = numbered_bundles(
@@ -72,7 +72,7 @@ def placed_bundles(config: RunConfig | SftConfig) -> list[Bundle]:
     generation, reflection = config.generation, _reflection_bundles(config)
     if colocated(learner, generation):
         cpus = learner.cpus_per_rank + generation.cpus_per_engine
-        ranks, engines = [], numbered_bundles("shared card", learner.ranks, cpus, 1.0)
+        ranks, engines = [], numbered_bundles("shared GPU", learner.ranks, cpus, 1.0)
     else:
         engines = numbered_bundles(
             "engine", generation.engines, generation.cpus_per_engine, generation.gpus_per_engine
@@ -96,9 +96,9 @@ def reflection_bundle(config: RunConfig, index: int) -> int:
 
 
 def reflection_shares_policy_card(config: RunConfig) -> bool:
-    """True if engine i of the reflection model shares card i with engine i of the policy.
+    """True if engine i of the reflection model shares GPU i with engine i of the policy.
 
-    That is so if both ask for a fraction of a card.
+    They share it if both need a fraction of a GPU.
     """
     revision = config.revision
     return (
@@ -119,9 +119,10 @@ def _reflection_bundles(config: RunConfig) -> list[Bundle]:
 
 
 def _with_reflection(card: Bundle, added: Bundle | None) -> Bundle:
-    """Return the bundle with a reflection engine added; it never needs more than one whole card."""
+    """Return the bundle with a reflection engine added. It needs at most one whole GPU."""
     if added is None:
         return card
+    # A bundle of learner and engine already claims the whole GPU, whatever their shares are.
     return card._replace(cpus=card.cpus + added.cpus, gpus=min(card.gpus + added.gpus, 1.0))
 
 
@@ -131,24 +132,24 @@ def numbered_bundles(name: str, count: int, cpus: float, gpus: float = 0.0) -> l
 
 
 def check_shares(config: RunConfig) -> None:
-    """Raise ConfigError for numbers of cards that no machine can provide."""
+    """Raise ConfigError for GPU settings that no machine can fulfil."""
     rank, engine = config.learner.gpus_per_rank, config.generation.gpus_per_engine
     if rank > 1:
         raise ConfigError(
-            f"learner.gpus_per_rank {rank:g} is more than the one card a rank can use; "
+            f"learner.gpus_per_rank {rank:g} is more than the one GPU that a rank can use; "
             "raise learner.ranks instead"
         )
     _check_parallel("generation", config.generation)
     if colocated(config.learner, config.generation) and rank + engine > 1:
         raise ConfigError(
             f"learner.gpus_per_rank {rank:g} and generation.gpus_per_engine {engine:g} share a "
-            f"card but add up to {rank + engine:g}; lower them to 1 together"
+            f"GPU but add up to {rank + engine:g}; lower them to a sum of 1"
         )
     ranks, engines = config.learner.ranks, config.generation.engines
     if colocated(config.learner, config.generation) and ranks != engines:
         raise ConfigError(
-            f"learner.ranks {ranks} and generation.engines {engines} share cards one by one; set "
-            "them to the same number, or give each a whole card"
+            f"learner.ranks {ranks} and generation.engines {engines} share GPUs in pairs; set "
+            "them to the same number, or give each process a whole GPU"
         )
     if config.revision is not None:
         _check_reflection(config, config.revision.generation)
@@ -159,7 +160,7 @@ def _check_parallel(key: str, wanted: EnginesConfig) -> None:
     if engine and engine != parallel and (engine > 1 or parallel > 1):
         raise ConfigError(
             f"{key}.gpus_per_engine {engine:g} does not match {key}.tensor_parallel "
-            f"{parallel}; set both to the same number, or tensor_parallel to 1 for a part of a card"
+            f"{parallel}; set both to the same number, or tensor_parallel to 1 for a part of a GPU"
         )
 
 
@@ -170,39 +171,41 @@ def _check_reflection(config: RunConfig, wanted: EnginesConfig) -> None:
         return
     if wanted.engines > config.generation.engines:
         raise ConfigError(
-            f"{key}.engines {wanted.engines} share cards with generation.engines "
-            f"{config.generation.engines} one by one; set no more of them, or give them whole cards"
+            f"{key}.engines {wanted.engines} is more than generation.engines "
+            f"{config.generation.engines}, with which they share GPUs in pairs; lower it, or give "
+            "these engines whole GPUs"
         )
     rank = config.learner.gpus_per_rank if colocated(config.learner, config.generation) else 0
     total = rank + config.generation.gpus_per_engine + wanted.gpus_per_engine
     if total > 1:
         raise ConfigError(
-            f"{key}.gpus_per_engine {wanted.gpus_per_engine:g} and the other shares of its card "
-            f"add up to {total:g}; lower them to 1 together, or give these engines whole cards"
+            f"{key}.gpus_per_engine {wanted.gpus_per_engine:g} and the other shares of its GPU "
+            f"add up to {total:g}; lower them to a sum of 1, or give these engines whole GPUs"
         )
 
 
 def check_resources(config: Wanted, nodes: Sequence[Mapping[str, float]]) -> None:
     """Raise ResourceError for the first bundle that fits on no node, if there is one.
 
-    `nodes` holds the total resources of every node as Ray names them: {"CPU": 8, "GPU": 2}.
+    `nodes` are the total resources of every node in the format of Ray: {"CPU": 8, "GPU": 2}.
     """
     free = [_Node.of(node) for node in nodes]
     total = "; ".join(map(str, free))
-    # Large first, as a placement group would; services take what is left.
+    # Large bundles first, as in a placement group. A small bundle could otherwise take part of a
+    # GPU that a large bundle needs.
     for bundle in sorted(bundles(config), key=lambda b: (-b.gpus, -b.cpus)):
         if not any(node.take(bundle) for node in free):
             left = "; ".join(map(str, free))
             raise ResourceError(
-                f"{bundle} fits on no node: there is {total}, of which the other bundles leave "
-                f"{left}; ask for less in the configuration, or add nodes"
+                f"{bundle} fits on no node: the nodes have {total}, and the other bundles leave "
+                f"{left}; reduce the needs in the configuration, or add nodes"
             )
 
 
 def check_local_gpus(config: Wanted) -> None:
-    """Do the same for the cards of this machine, before a local Ray is started on it.
+    """Check the GPUs of this machine before a local Ray starts on it. Raises ResourceError.
 
-    Logical cores are not compared: a local Ray is started with as many as the run asks for.
+    Logical cores are not compared: a local Ray is started with as many as the run needs.
     """
     wants_gpu = any(bundle.gpus for bundle in bundles(config))
     if not wants_gpu or os.environ.get("RAY_ADDRESS", "local") != "local":
@@ -219,7 +222,7 @@ def check_local_gpus(config: Wanted) -> None:
 
 @dataclass(slots=True)
 class _Node:
-    """The free resources of a node: logical cores, and the free part of every card."""
+    """The free resources of a node: logical cores, and the free part of every GPU."""
 
     cpus: float
     cards: list[float]
@@ -229,7 +232,10 @@ class _Node:
         return cls(resources.get("CPU", 0.0), [1.0] * int(resources.get("GPU", 0)))
 
     def take(self, bundle: Bundle) -> bool:
-        """Take the bundle's part if the node has it; a fraction comes from a single card."""
+        """Take the resources of a bundle if the node has them; return whether it did.
+
+        A fraction of a GPU comes from one GPU only.
+        """
         shares = [bundle.gpus] if bundle.gpus <= 1 else [1.0] * int(bundle.gpus)
         chosen = self._cards_for([share for share in shares if share])
         if chosen is None or self.cpus < bundle.cpus:
@@ -240,7 +246,7 @@ class _Node:
         return True
 
     def _cards_for(self, shares: Sequence[float]) -> dict[int, float] | None:
-        """Choose a card for every share, first fit as Ray does; None if there are too few."""
+        """Choose a GPU for every share, by first fit as in Ray; None if there are too few."""
         chosen: dict[int, float] = {}
         for share in shares:
             fitting = (

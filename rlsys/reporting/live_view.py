@@ -1,6 +1,6 @@
-"""What a run looks like while it runs: a live block in a terminal, a line a step elsewhere.
+"""The progress of a run: a live block in a terminal, one line per step elsewhere.
 
-Both show the same metrics; a metric that a run does not have is left out.
+Both show the same metrics. A metric that the run does not have is left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FIGURES = (
 
 
 def scores(metrics: Metrics) -> dict[int, float]:
-    """Budget to mean score, by budget, from the metrics `score/BUDGET`."""
+    """Return the mean score of every budget, from the metrics `score/BUDGET`, sorted by budget."""
     found = {
         int(budget): value
         for name, value in metrics.items()
@@ -44,14 +44,14 @@ def scores(metrics: Metrics) -> dict[int, float]:
 
 
 def figures(metrics: Metrics) -> list[tuple[str, str]]:
-    """Label and formatted value of every metric the views show."""
+    """Return (label, formatted value) of every metric that the views show."""
     return [
         (label, form.format(metrics[name])) for label, name, form in _FIGURES if name in metrics
     ]
 
 
 def plain_line(step: int, total: int, metrics: Metrics) -> str:
-    """One line for one step.
+    """Return the line for one step.
 
     Example: step 3/60 | score 0.53 (16: 0.35, 64: 0.71) | loss -0.0102 | grad 0.500
     """
@@ -65,7 +65,7 @@ def plain_line(step: int, total: int, metrics: Metrics) -> str:
 
 
 def live_block(step: int, total: int, metrics: Metrics) -> RenderableType:
-    """The same as a block: progress, a bar per budget, the figures in a grid."""
+    """Return the block for one step: progress, a bar per budget, the figures in a grid."""
     progress = Table.grid(padding=(0, 1))
     progress.add_row(
         Text(f"step {step}/{total}", style="bold"),

@@ -1,4 +1,4 @@
-"""Tables a run prints: its evaluations before and after training."""
+"""Tables that a run prints: its evaluations before and after training."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from rlsys.reporting.metrics_file import EvaluationRecord
 
 
 def evaluation_table(evaluations: Mapping[str, EvaluationRecord]) -> Table:
-    """The anytime curve where there is one, else one column per number; a row per evaluation.
+    """Return a table with one row per evaluation.
 
-    `evaluations` maps a row's name to its numbers. With two rows or more a last one shows the
-    change from the first to the last.
+    The columns are the anytime curve if there is one, otherwise one column per number.
+    `evaluations` maps the name of a row to its numbers. If there are several rows, an additional
+    last row shows the change from the first to the last.
     """
     first = next(iter(evaluations.values()))
     return _curve_table(evaluations) if first.accuracy else _number_table(evaluations)
@@ -39,12 +40,10 @@ def _curve_table(evaluations: Mapping[str, EvaluationRecord]) -> Table:
 
 
 def _number_table(evaluations: Mapping[str, EvaluationRecord]) -> Table:
-    """Every number without a "/" in its name, those of groups of metrics are for the files.
-
-    An evaluation that lost all its episodes has nearly none of them.
-    """
+    """Show every number without a "/" in its name. The others are only written to files."""
     table = Table(title="Evaluation on held-out episodes")
     table.add_column("")
+    # An evaluation that lost all its episodes lacks most numbers, so cells may stay empty.
     rows = {row: evaluation.numbers for row, evaluation in evaluations.items()}
     names = [name for name in dict.fromkeys(chain(*rows.values())) if "/" not in name]
     for name in names:
@@ -59,6 +58,6 @@ def _number_table(evaluations: Mapping[str, EvaluationRecord]) -> Table:
 
 
 def _numbers(evaluation: EvaluationRecord) -> list[float]:
-    """Accuracies in budget order, their mean, the thought length."""
+    """Return the accuracies in budget order, their mean, and the thought length."""
     accuracies = list(evaluation.accuracy.values())
     return [*accuracies, fmean(accuracies), evaluation.thought_length]

@@ -73,8 +73,8 @@ def think_end_id(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
     end = encode(tokenizer, text)
     if len(end) != 1 or end[0] == tokenizer.unk_token_id:
         raise ModelError(
-            f"environment.think_end {text!r} is not one known token of tokenizer "
-            f"{tokenizer.name_or_path!r} (token ids {end}); set it to the end-of-thought token of "
-            "the model, or add one to the model"
+            f"environment.think_end {text!r} is {len(end)} tokens of tokenizer "
+            f"{tokenizer.name_or_path!r}, but must be one known token; set it to the "
+            "end-of-thought token of the model, or add one to the model"
         )
     return end[0]

@@ -1,4 +1,4 @@
-"""Evaluation on held-out problems: the anytime curve, or what episodes of several turns earn."""
+"""Evaluation on held-out problems: the anytime curve, or the returns of dialogues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlsys.types import GroupReport, Task
 async def evaluate_policy(
     runner: GroupRunner, problems: Sequence[Task], reporter: Reporter, step: int
 ) -> list[GroupReport]:
-    """Grow a group for every problem, report the means and return the groups' reports."""
+    """Roll out a group for every problem, report the means, and return the groups' reports."""
     reports = await asyncio.gather(
         *(runner.evaluate_group(index, problem) for index, problem in enumerate(problems))
     )
@@ -25,9 +25,9 @@ async def evaluate_policy(
 
 
 def loss_warning(reports: Sequence[GroupReport]) -> str | None:
-    """Return a sentence if some episodes of an evaluation were lost, None if none were.
+    """Return a sentence if some episodes of an evaluation were lost; None if no episode was.
 
-    Raises EpisodeLost if all were: nothing was measured.
+    Raises EpisodeLost if all episodes were lost, because then nothing was measured.
     """
     losses = gathered(reports).get(LOST, ())
     lost = int(sum(losses))
@@ -35,10 +35,10 @@ def loss_warning(reports: Sequence[GroupReport]) -> str | None:
         return None
     if lost == len(losses):
         raise EpisodeLost(
-            f"all {lost} episodes of the evaluation were lost, so nothing was measured; see "
-            "whether the environment's server is up, and set RLSYS_ACTOR_LOGS=1 to see why"
+            f"all {lost} episodes of the evaluation were lost, so nothing was measured; check that "
+            "the server of the environment runs, and set RLSYS_ACTOR_LOGS=1 to see the errors"
         )
     return (
         f"{lost} of {len(losses)} episodes of the evaluation were lost, so its means are over the "
-        "others; set RLSYS_ACTOR_LOGS=1 to see why"
+        "others; set RLSYS_ACTOR_LOGS=1 to see the errors"
     )

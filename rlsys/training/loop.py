@@ -1,11 +1,11 @@
 """The main loop.
 
-    produce   waits for a slot of the buffer; grows the next group; unblocked by release
-    train     waits for the next batch of groups; unblocked by produce's groups
+    produce   waits for a free slot of the buffer, which release frees; rolls out the next group
+    train     waits for the next batch of groups, which produce fills; then
               batch -> learner.step -> publish weights v+1 -> release -> report, evaluate, save
 
-`max_staleness: 0` is the synchronous run; there is no second loop. The policy version is the count
-of finished training steps, so group i is trained at version i // problems per step.
+A synchronous run is the same loop with `max_staleness: 0`. The policy version is the number of
+finished training steps, so group i is trained at version i // problems per step.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class StopSignal:
-    """Set by SIGTERM or Ctrl-C: the run saves what it has and ends."""
+    """A request to stop, from SIGTERM or Ctrl-C. The run then saves a checkpoint and ends."""
 
     _event: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -45,36 +45,35 @@ class StopSignal:
         self._event.set()
 
     def is_set(self) -> bool:
-        """True once somebody asked."""
+        """True after `set` was called."""
         return self._event.is_set()
 
     async def wait(self) -> None:
-        """Return when somebody asks."""
+        """Wait until `set` is called."""
         await self._event.wait()
 
 
 async def unless_stopped(stop: StopSignal, work: Coroutine[object, object, T]) -> T | None:
-    """Await `work`; None if a stop was asked for before it was done, which cancels it.
-
-    A result that is there is always returned: groups that were taken from the buffer and dropped
-    here would be in no checkpoint.
-    """
+    """Await `work` and return its result. A stop request cancels it; the result is then None."""
     if stop.is_set():
         work.close()
         return None
     tasks = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        # Both tasks may be done at once. The result must win then: `work` may have taken groups out
+        # of the buffer, and dropping them here would lose them, because no checkpoint has them.
         return tasks[0].result() if tasks[0].done() else None
     finally:
         for task in tasks:
             task.cancel()
+        # Cancellation is only a request. Wait for it, so that no task still runs after the return.
         await asyncio.wait(tasks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The outside world of one run."""
+    """The parts of a run that the loop drives: actors, files and the user interface."""
 
     runner: GroupRunner
     learner: Learner
@@ -95,9 +94,12 @@ async def train(
 ) -> int:
     """Train from step `start` to config.steps and return the last finished step.
 
-    `finished` are groups grown before a restart, by ticket; they are trained, not grown again.
+    `finished` are groups that were rolled out before a restart, by ticket. They are trained and not
+    rolled out again.
     """
     per_step = config.batch.problems
+    # With staleness S, groups for S further steps may be rolled out while one step is trained. The
+    # buffer's module docstring shows why this capacity enforces the bound.
     buffer = GroupBuffer((config.rollout.max_staleness + 1) * per_step, start * per_step)
     step, saved = start, start
     async with asyncio.TaskGroup() as tasks:
@@ -113,6 +115,8 @@ async def train(
             watch.lap("training")
             gap = await parts.weights.publish(step + 1)
             watch.lap("sync")
+            # Release only after the new weights are live. A group that is admitted earlier would
+            # be sampled by older weights than the staleness bound allows.
             await buffer.release(per_step)
             step += 1
             await _report(config, parts, step, groups, trained, watch, gap, len(buffer.finished()))
@@ -122,6 +126,9 @@ async def train(
             if _due(step, config.checkpoint.every, config.steps):
                 await parts.checkpoints.save(step, parts.learner, buffer.finished())
                 saved = step
+        # Cancel the producer, do not wait for it: it rolls out groups without end, and the groups
+        # in progress belong to steps that this process does not train. The checkpoint stores the
+        # finished groups. A resumed run rolls out the unfinished groups again, with the same seeds.
         producer.cancel()
         if step > saved:
             await parts.checkpoints.save(step, parts.learner, buffer.finished())
@@ -134,21 +141,26 @@ async def _produce(
     problems: TaskStream[Task],
     finished: Mapping[int, FinishedGroup],
 ) -> None:
-    """Grow groups for ever. Waits for a slot; a group that fails to grow ends the run."""
+    """Roll out groups without end, one for each free slot. If a rollout fails, the run ends."""
 
-    async def grow(ticket: int) -> None:
+    async def roll_out(ticket: int) -> None:
         group = finished.get(ticket)
         if group is None:
             group = await runner.train_group(ticket, problems.task(ticket))
         await buffer.finish(ticket, group)
 
+    # The TaskGroup raises the error of any rollout, which cancels the loop in `train` too. A task
+    # without a group would lose the error, and training would wait for that group without end.
     async with asyncio.TaskGroup() as tasks:
         while True:
-            tasks.create_task(grow(await buffer.admit()))
+            tasks.create_task(roll_out(await buffer.admit()))
 
 
 def _check_staleness(groups: Sequence[FinishedGroup], version: int, bound: int) -> None:
-    """The buffer guarantees the bound; a violation is a bug in it, never data to train on."""
+    """Raise TrainingError for a group that is staler than `bound`.
+
+    The buffer guarantees the bound. A violation is a bug, and training on such data would hide it.
+    """
     sampled = [g.report.versions for g in groups if g.report.versions is not None]
     oldest = min((first for first, _ in sampled), default=version)
     if version - oldest > bound:
@@ -174,7 +186,7 @@ async def _report(
     metrics |= {f"time/{name}": seconds for name, seconds in watch.laps.items()}
     metrics |= {"time/step": watch.total, "gap/canary": gap, "queue": float(queue)}
     sampled = sum(r.sampled_tokens for r in reports)
-    # Of the whole step: generation may have gone on while the learner trained.
+    # Divided by the time of the whole step, because generation continues while the learner trains.
     metrics["tokens_per_s/generation"] = sampled / watch.total
     metrics["prefix_cache/share"] = await parts.runner.cached_share()
     parts.reporter.step(step, metrics)
@@ -182,5 +194,5 @@ async def _report(
 
 
 def _due(step: int, every: int, last: int) -> bool:
-    """True after every `every` steps, except after the last one, which is handled at the end."""
+    """True after every `every` steps, except after the last step, which is handled at the end."""
     return every > 0 and step % every == 0 and step < last

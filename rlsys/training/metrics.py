@@ -31,11 +31,11 @@ class Stopwatch:
 
 def step_metrics(reports: Sequence[GroupReport], *, version: int) -> dict[str, float]:
     """Return the metrics of a batch of groups that is trained at `version`."""
-    # From the oldest token of a group, so that the metric is comparable with the bound. A group
-    # whose episodes were all lost has no version.
+    # Staleness of the oldest token of a group, because the bound applies to that token. A group
+    # whose episodes were all lost has no versions.
     stale = [version - r.versions[0] for r in reports if r.versions is not None]
-    # Where all answers of a group are wrong, or all are right, a group baseline leaves nothing to
-    # learn; these groups are counted below.
+    # If all answers of a group are wrong, or all are right, a group baseline makes all advantages 0
+    # and the group trains nothing. These groups are counted below.
     per_group = np.array([r.scores_G.mean() for r in reports if len(r.scores_G)])
     lengths = {
         f"{name}_p95": float(np.percentile(values, 95))
@@ -55,7 +55,7 @@ def step_metrics(reports: Sequence[GroupReport], *, version: int) -> dict[str, f
 
 
 def gathered(reports: Sequence[GroupReport]) -> dict[str, Floats]:
-    """Return the values of every metric over all groups; a group may lack some of the metrics."""
+    """Return the values of every metric over all groups. A group may lack some metrics."""
     names = dict.fromkeys(name for report in reports for name in report.numbers)
     return {
         name: np.concatenate([r.numbers[name] for r in reports if name in r.numbers])

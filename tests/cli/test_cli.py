@@ -235,7 +235,7 @@ def test_evaluation_leaves_a_runs_metrics_alone(
     [
         (0, 0, ""),
         (40, 0, "rlsys: warning: 40 of 48 episodes of the evaluation were lost, so its means are"),
-        (48, 1, "rlsys: all 48 episodes of the evaluation were lost, so nothing was measured; see"),
+        (48, 1, "rlsys: all 48 episodes of the evaluation were lost, so nothing was measured; check"),
     ],
     ids=["none", "some", "all"],
 )

@@ -208,7 +208,7 @@ def test_clusters_that_suffice(config: RunConfig, nodes: list[dict[str, float]])
         (
             cards(ranks=2, gpus_per_rank=0.5, gpus_per_engine=0.5),
             [{"CPU": 8.0, "GPU": 1.0}],
-            "shared card 2 of 2 {CPU: 2, GPU: 1}",
+            "shared GPU 2 of 2 {CPU: 2, GPU: 1}",
         ),
         (cards(), [{"CPU": 2.0}], "environment actor 1 of 1 {CPU: 1}"),
     ],
@@ -218,16 +218,16 @@ def test_the_impossible_bundle_is_shown(
 ) -> None:
     with pytest.raises(ResourceError) as caught:
         check_resources(config, nodes)
-    assert str(caught.value).startswith(f"{bundle} fits on no node: there is {{CPU: ")
+    assert str(caught.value).startswith(f"{bundle} fits on no node: the nodes have {{CPU: ")
 
 
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        (cards(gpus_per_rank=2), "learner.gpus_per_rank 2 is more than the one card"),
+        (cards(gpus_per_rank=2), "learner.gpus_per_rank 2 is more than the one GPU"),
         (cards(gpus_per_engine=1.5), "gpus_per_engine 1.5 does not match"),
         (cards(gpus_per_engine=1, tensor_parallel=2), "gpus_per_engine 1 does not match"),
-        (cards(gpus_per_rank=0.6, gpus_per_engine=0.5), "add up to 1.1; lower them to 1"),
+        (cards(gpus_per_rank=0.6, gpus_per_engine=0.5), "add up to 1.1; lower them to a sum of 1"),
     ],
 )
 def test_shares_that_no_machine_could_give(config: RunConfig, sentence: str) -> None:

@@ -112,7 +112,7 @@ def test_on_the_cpu_readers_have_bundles_of_their_own() -> None:
     ("rank", "engine", "part", "bundles", "places"),
     [
         # Rank, engine and reader on one card.
-        (0.4, 0.4, 0.2, [("shared card 1 of 1", 3, 1)], (0, 0)),
+        (0.4, 0.4, 0.2, [("shared GPU 1 of 1", 3, 1)], (0, 0)),
         # A rank with a card of its own; engine and reader share the other one.
         (1, 0.6, 0.2, [("learner rank 1 of 1", 1, 1), ("engine 1 of 1", 2, 0.8)], (1, 1)),
         # Apart.
@@ -120,7 +120,7 @@ def test_on_the_cpu_readers_have_bundles_of_their_own() -> None:
             0.4,
             0.4,
             1,
-            [("shared card 1 of 1", 2, 1), ("reflection engine 1 of 1", 1, 1)],
+            [("shared GPU 1 of 1", 2, 1), ("reflection engine 1 of 1", 1, 1)],
             (0, 1),
         ),
     ],
@@ -147,7 +147,7 @@ def test_a_part_of_a_card_is_beside_the_engine(
     ("generation", "sentence"),
     [
         ({"gpus_per_engine": 0.3}, "add up to 1.1"),
-        ({"gpus_per_engine": 0.1, "engines": 2}, "set no more of them"),
+        ({"gpus_per_engine": 0.1, "engines": 2}, "share GPUs in pairs; lower it"),
         ({"gpus_per_engine": 2}, "revision.generation.gpus_per_engine 2 does not match"),
     ],
 )

@@ -140,7 +140,7 @@ def test_a_teacher_that_answers_nothing_in_earnest_is_an_error(
         code, _, error = call("label", file)
     assert code == 1
     assert "6 thoughts have no labels (teacher 'm' at http" in error
-    assert "the same command asks about them again" in error
+    assert "run the same command again" in error
 
 
 @pytest.mark.slow

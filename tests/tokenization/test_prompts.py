@@ -117,7 +117,7 @@ def test_think_tokens_are_refused_where_an_episode_could_not_be_built() -> None:
     usual = AnytimeConfig()
     for tokenizer, config, said in (
         (make_tokenizer(think=False), usual, "'</think>' is 8 tokens"),
-        (make_tokenizer(), AnytimeConfig(think_end="é"), "is not one known token"),
+        (make_tokenizer(), AnytimeConfig(think_end="é"), "must be one known token"),
         (make_tokenizer(eos=False), usual, "no EOS"),
         (make_tokenizer(), AnytimeConfig(closing="é"), "environment.closing 'é' has characters"),
         (make_tokenizer(), AnytimeConfig(answer_header=""), "answer_header is empty"),
