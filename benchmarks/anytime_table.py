@@ -4,12 +4,12 @@
     python benchmarks/anytime_table.py --out runs/anytime --devices 0,1,2,3 --per-device 3 \\
         learner.gpus_per_rank=0.3 generation.gpus_per_engine=0.3
 
-    python benchmarks/anytime_table.py --out runs/anytime --report          only from what is there
+    python benchmarks/anytime_table.py --out runs/anytime --report          tables of existing runs
 
-Every run is `rlsys train` with the same seeds, problems and steps; only the method differs. Runs
-that are finished are not run again. Prints two Markdown tables of held-out problems: accuracy per
-budget at the last step that all runs have evaluated, and the gain in anytime accuracy (the mean
-over budgets) at every evaluated step. Means over seeds; the intervals are 95 % t intervals.
+Every run is `rlsys train` with the same seeds, problems and steps; only the method differs. A
+finished run is not started again. The script prints two Markdown tables for held-out problems:
+accuracy per budget at the last step that all runs have evaluated, and the gain in anytime accuracy
+(the mean over budgets) at every evaluated step. Numbers are means over seeds with 95 % t intervals.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ METHODS = {
 
 
 Curves = dict[str, list[dict[int, EvaluationRecord]]]
-"""Method to one mapping per seed, from step to evaluation."""
+"""Per method, one mapping for each seed: from step to evaluation."""
 
 
 def main() -> None:
-    """Run what is missing, then print and write the tables."""
+    """Start the missing runs, then print and write the tables."""
     arguments = parser(__doc__.splitlines()[0]).parse_intermixed_args()
     chosen = arguments.methods or METHODS
     found = curves(carry_out({m: [METHODS[m], *arguments.overrides] for m in chosen}, arguments))
@@ -45,17 +45,17 @@ def main() -> None:
 
 
 def curves(found: Runs) -> Curves:
-    """Evaluations by their steps."""
+    """Return the evaluations by step."""
     return {m: [{e.step: e for e in run} for run in runs] for m, runs in found.items()}
 
 
 def anytime(evaluation: EvaluationRecord) -> float:
-    """Mean accuracy over budgets."""
+    """Return the mean accuracy over budgets."""
     return float(np.mean(list(evaluation.accuracy.values())))
 
 
 def numbers(found: Curves) -> dict[str, object]:
-    """Everything the tables show, per method, seed and step."""
+    """Return all numbers behind the tables, per method, seed and step."""
     return {
         method: [
             {
@@ -69,7 +69,7 @@ def numbers(found: Curves) -> dict[str, object]:
 
 
 def accuracies(found: Curves) -> str:
-    """One row per method at the last common step, the warm start first."""
+    """Return a table with one row per method at the last common step; the warm start is first."""
     every = [evaluations for seeds in found.values() for evaluations in seeds]
     last = max(set.intersection(*(set(evaluations) for evaluations in every)))
     budgets = list(every[0][0].accuracy)
@@ -83,7 +83,7 @@ def accuracies(found: Curves) -> str:
 
 
 def row(name: str, evaluations: list[EvaluationRecord], budgets: list[int]) -> str:
-    """Means over runs."""
+    """Return one row of the accuracy table: means over runs."""
     accuracy = [float(np.mean([e.accuracy[b] for e in evaluations])) for b in budgets]
     length = float(np.mean([e.thought_length for e in evaluations]))
     cells = [*(f"{a:.3f}" for a in accuracy), f"{np.mean(accuracy):.3f}", f"{length:.1f}"]
@@ -91,7 +91,10 @@ def row(name: str, evaluations: list[EvaluationRecord], budgets: list[int]) -> s
 
 
 def gains(found: Curves) -> str:
-    """Gain in anytime accuracy over the run's own start; empty where a run has not got so far."""
+    """Return the gains in anytime accuracy since the start of each run.
+
+    A cell is empty if a run has not reached the step.
+    """
     steps = sorted({step for seeds in found.values() for e in seeds for step in e} - {0})
     lines = [
         f"| gain after | {' | '.join(f'{step} steps' for step in steps)} |",

@@ -1,11 +1,11 @@
-"""BRPO's dense budgets, REA-RL, and both in one run: accuracy at every budget, and reflections.
+"""Compare BRPO, REA-RL, and both in one run: accuracy at every budget, and reflections.
 
     python benchmarks/combination_table.py --out runs/combination          one run after the other
     python benchmarks/combination_table.py --out runs/combination --report
 
-The runs of all methods have the same seeds, problems and steps, and are measured under the same
-budgets. Runs that are finished are not run again. The Markdown table is of held-out problems after
-the last step: means over seeds with 95 % t intervals. `hard` problems are those of the largest
+The runs of all methods have the same seeds, problems and steps, and are evaluated under the same
+budgets. A finished run is not started again. The Markdown table shows held-out problems after the
+last step: means over seeds with 95 % t intervals. `hard` problems are those with the largest
 difficulty.
 """
 
@@ -28,18 +28,18 @@ METHODS = {
     "REA-RL": (REARL,),
 }
 SAME = ("evaluation.budgets=[16,32,64,192]",)
-"""What every run is told."""
+"""Settings of all runs."""
 SHARED = (
     "thought tokens",
     "reflections per 100 tokens",
     "hard: accuracy",
     "hard: reflections per 100 tokens",
 )
-"""Columns of the table of REA-RL."""
+"""Columns that this table takes from the table of REA-RL."""
 
 
 def main() -> None:
-    """Run what is missing, then print and write the table."""
+    """Start the missing runs, then print and write the table."""
     arguments = parser(__doc__.splitlines()[0]).parse_intermixed_args()
     chosen = arguments.methods or METHODS
     methods = {m: [*METHODS[m], *SAME, *arguments.overrides] for m in chosen}
@@ -49,14 +49,14 @@ def main() -> None:
 
 
 def columns(example: EvaluationRecord) -> Columns:
-    """Accuracy per budget and their mean, then what the table of REA-RL tells besides."""
+    """Return the columns: accuracy per budget, their mean, and the SHARED columns."""
     per_budget = {str(budget): partial(accuracy, budget) for budget in example.accuracy}
-    told = reflection_table.columns(example)
-    return per_budget | {"anytime": anytime} | {name: told[name] for name in SHARED}
+    of_rea = reflection_table.columns(example)
+    return per_budget | {"anytime": anytime} | {name: of_rea[name] for name in SHARED}
 
 
 def accuracy(budget: int, evaluation: EvaluationRecord) -> float:
-    """Share of right answers under a budget."""
+    """Return the share of right answers under a budget."""
     return evaluation.accuracy[budget]
 
 

@@ -1,11 +1,12 @@
-"""How fast the economics server steps, and whether sessions stay apart: sockets over loopback.
+"""Measure the speed of the economics server, and check that its sessions stay separate.
 
     python benchmarks/economics_load.py                          64 sessions x 1,000 episodes
     python benchmarks/economics_load.py --sessions 8 --episodes 50
 
-Every session plays episodes with seeds, budgets and answers of its own and checks the server's
-state after each. Prints one JSON object: steps per second, step latency in milliseconds as the
-client sees it, resident memory of the server after a tenth of the episodes and at the end.
+The sockets use the loopback interface. Every session plays episodes with different seeds, budgets
+and answers, and checks the state of the server after each episode. The script prints one JSON
+object: steps per second, step latency at the client in milliseconds, and resident memory of the
+server after a tenth of the episodes and at the end.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ QUESTIONS = 10
 
 
 def main() -> None:
-    """Start a server, load it, stop it, print the numbers."""
+    """Start a server, measure it under load, stop it, and print the numbers."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sessions", type=int, default=64)
     parser.add_argument("--episodes", type=int, default=1000)
@@ -98,7 +99,7 @@ async def play(
     memory_mib: list[float],
     faults: list[str],
 ) -> None:
-    """Play one session's episodes and check each one's ledger."""
+    """Play the episodes of one session, and check the state of the server after each."""
     async with connect(f"ws://127.0.0.1:{port}/ws", compression=None) as socket:
         for episode in range(episodes):
             sent = {"seed": number * episodes + episode, "episode_id": f"{number}-{episode}"}
@@ -130,12 +131,12 @@ async def ask(socket: ClientConnection, frame: dict[str, Any]) -> dict[str, Any]
 
 
 def worked_out(question: str) -> int:
-    """The answer to a generated question such as `3+8-2`."""
+    """Return the answer to a generated question such as `3+8-2`."""
     return sum(int(term) for term in question.replace("-", "+-").split("+") if term)
 
 
 def resident_mib(pid: int) -> float:
-    """Resident memory of a process."""
+    """Return the resident memory of a process in MiB."""
     status = Path(f"/proc/{pid}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmRSS"))
     return int(line.split()[1]) / 1024

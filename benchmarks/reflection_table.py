@@ -1,17 +1,18 @@
-"""Tokens, accuracy and reflections of a reasoner after GRPO, GRPO + length and REA-RL.
+"""Compare tokens, accuracy and reflections after training with GRPO, GRPO + length and REA-RL.
 
     python benchmarks/reflection_table.py --out runs/rea                  one run after the other
     python benchmarks/reflection_table.py --out runs/rea --devices 0,1 --per-device 2 \\
         learner.gpus_per_rank=0.3 generation.gpus_per_engine=0.2 \\
         environment.revision.generation.gpus_per_engine=0.1
-    python benchmarks/reflection_table.py --out runs/rea --report         only from what is there
+    python benchmarks/reflection_table.py --out runs/rea --report         table of existing runs
 
 Every run is `rlsys train CONFIG` (configs/rearl_tiny.yaml, or --config) with the same seeds,
-problems and steps and the words of its method. Runs that are finished are not run again. The
-Markdown table is of held-out problems after the last step: means over seeds with 95 % t intervals.
-Accuracy and thought tokens are under the largest budget; `cut` is the accuracy if those responses
-are cut to the next smaller budget afterwards, `under` if the thoughts are ended there and answered.
-`hard` problems are those of the largest difficulty. table.png draws the same over the steps.
+problems and steps, and with the settings of its method. A finished run is not started again. The
+Markdown table shows held-out problems after the last step: means over seeds with 95 % t intervals.
+Accuracy and thought tokens are those under the largest budget. `cut` is the accuracy if the
+finished responses are cut at the next smaller budget. `under` is the accuracy if the thoughts are
+ended at that budget and then answered. `hard` problems are those with the largest difficulty.
+table.png shows the same numbers over the steps.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ METHODS = {
     "REA-RL": (),
 }
 REVISION = "environment.revision."
-"""Words that a method without revisions has no place for."""
+"""Settings with this prefix are left out for methods without revisions."""
 
 Columns = dict[str, Callable[[EvaluationRecord], float]]
-"""What a table tells of an evaluation."""
+"""The columns of a table: each computes a number from an evaluation."""
 
 
 def main() -> None:
-    """Run what is missing, then print and write the table."""
+    """Start the missing runs, then print and write the table."""
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--config", default=CONFIG)
     arguments = options.parse_intermixed_args()
@@ -62,9 +63,9 @@ def main() -> None:
 def report(
     found: Runs, columns: Callable[[EvaluationRecord], Columns], drawn: Sequence[str], out: Path
 ) -> None:
-    """Print the table, and write it, its numbers and a figure of the columns `drawn` to `out`."""
-    told = columns(next(iter(found.values()))[0][0])
-    text = table(found, told)
+    """Print the table; write table, numbers, and a figure of the columns `drawn` to `out`."""
+    all_columns = columns(next(iter(found.values()))[0][0])
+    text = table(found, all_columns)
     print(text)
     (out / "table.md").write_text(text)
     numbers = {
@@ -72,17 +73,17 @@ def report(
         for method, runs in found.items()
     }
     (out / "table.json").write_text(json.dumps(numbers, indent=1))
-    draw(found, {name: told[name] for name in drawn}).savefig(out / "table.png", dpi=120)
+    draw(found, {name: all_columns[name] for name in drawn}).savefig(out / "table.png", dpi=120)
 
 
 def words(of_method: Words, overrides: Words) -> Words:
-    """What a run is told: that of its method, and what it has a place for of what all are told."""
+    """Return the settings of a run: those of its method, and the overrides that apply to it."""
     fitting = [w for w in overrides if ORIGINALS not in of_method or not w.startswith(REVISION)]
     return [*of_method, *fitting]
 
 
 def columns(example: EvaluationRecord) -> Columns:
-    """What is told of an evaluation, under the names of the table."""
+    """Return the columns of the table."""
     *_, smaller, largest = example.accuracy
     difficulties = [n.split("_")[1] for n in example.numbers if n.startswith("accuracy/difficulty")]
     hard = f"difficulty_{max(difficulties, key=int)}"
@@ -100,26 +101,26 @@ def columns(example: EvaluationRecord) -> Columns:
     }
 
 
-def table(found: Runs, told: Columns) -> str:
-    """One row per method, the warm start first."""
+def table(found: Runs, columns: Columns) -> str:
+    """Return the table with one row per method; the warm start is first."""
     runs, *_ = found.values()  # the others start with the same policy and seeds
     starts = [run[0] for run in runs]
     steps = runs[0][-1].step
-    lines = [f"| after {steps} steps | {' | '.join(told)} |"]
-    lines.append(f"|---|{'---|' * len(told)}")
+    lines = [f"| after {steps} steps | {' | '.join(columns)} |"]
+    lines.append(f"|---|{'---|' * len(columns)}")
     rows = {"warm start": starts} | {m: [run[-1] for run in runs] for m, runs in found.items()}
     for name, evaluations in rows.items():
-        cells = (mean_and_interval([of(e) for e in evaluations]) for of in told.values())
+        cells = (mean_and_interval([of(e) for e in evaluations]) for of in columns.values())
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def draw(found: Runs, told: Columns) -> Figure:
-    """Each column over the steps: means and ranges over seeds."""
+def draw(found: Runs, columns: Columns) -> Figure:
+    """Draw each column over the steps: means and ranges over seeds."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 4), layout="constrained")
-    for axes, (name, of) in zip(figure.subplots(1, len(told)), told.items(), strict=True):
+    for axes, (name, of) in zip(figure.subplots(1, len(columns)), columns.items(), strict=True):
         for method, runs in found.items():
             steps = [e.step for e in runs[0]]
             values_SE = np.array([[of(e) for e in run] for run in runs])

@@ -1,4 +1,4 @@
-"""What the tables share: training runs of several methods and seeds, spread over devices."""
+"""Shared by the tables: training runs of several methods and seeds, distributed over devices."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from scipy import stats
 from rlsys.reporting.metrics_file import METRICS, EvaluationRecord, read_evaluations
 
 Words = Sequence[str]
-"""Configuration file and `key.path=value` words of one method."""
+"""Configuration file and `key.path=value` settings of one method."""
 Runs = dict[str, list[list[EvaluationRecord]]]
-"""Method to the evaluations of every seed."""
+"""Per method, the evaluations of every seed."""
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """The options that every table has."""
+    """Return a parser with the options of every table."""
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--out", type=Path, required=True)
     made.add_argument("--seeds", type=lambda t: [int(s) for s in t.split(",")], default=[0, 1, 2])
-    made.add_argument("--methods", type=lambda t: t.split(","), help="some of them; else all")
+    made.add_argument("--methods", type=lambda t: t.split(","), help="methods to run; default: all")
     made.add_argument("--devices", type=lambda t: t.split(","), help="CUDA devices to use")
     made.add_argument("--per-device", type=int, default=1, help="runs at once on each device")
-    made.add_argument("--report", action="store_true", help="run nothing")
+    made.add_argument("--report", action="store_true", help="start no runs")
     made.add_argument("overrides", nargs="*", help="key.path=value for every run")
     return made
 
 
 def carry_out(methods: Mapping[str, Words], arguments: argparse.Namespace) -> Runs:
-    """Train what is missing, unless only a report is wanted, and read all evaluations.
+    """Start the missing runs, unless `--report` is given, and read all evaluations.
 
-    Each run has the log beside its directory; a finished one is not run again.
+    The log of each run is beside its directory. A finished run is not started again.
     """
     if not arguments.report:
         devices: Queue[str | None] = Queue()
@@ -58,18 +58,18 @@ def carry_out(methods: Mapping[str, Words], arguments: argparse.Namespace) -> Ru
 
 
 def folder(out: Path, method: str, seed: int) -> Path:
-    """Run directory of one method and seed."""
+    """Return the run directory of one method and seed."""
     return out / f"{method.replace(' + ', '-').replace(' ', '-').lower()}-{seed}"
 
 
 def up_to_common_step(found: Runs) -> Runs:
-    """The evaluations up to the step that every run has reached."""
+    """Return the evaluations up to the last step that every run has reached."""
     last = min(run[-1].step for runs in found.values() for run in runs)
     return {m: [[e for e in run if e.step <= last] for run in runs] for m, runs in found.items()}
 
 
 def mean_and_interval(values: Sequence[float], form: str = ".3g") -> str:
-    """Mean and half width of its 95 % t interval; of a single value, the value."""
+    """Return the mean and half the width of its 95 % t interval; for one value, the value."""
     if len(values) == 1:
         return format(values[0], form)
     half = stats.sem(values) * stats.t.ppf(0.975, len(values) - 1)

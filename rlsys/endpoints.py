@@ -1,4 +1,4 @@
-"""The client of OpenAI-compatible endpoints: language models as teachers and as agents."""
+"""The client of OpenAI-compatible endpoints, for language models as teachers and as agents."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 class EndpointFailure(Exception):
-    """No chat completion came; the message says what did, kind first."""
+    """The endpoint returned no chat completion. The message begins with the kind of the error."""
 
 
 class ChatReply(NamedTuple):
-    """What a model said; an endpoint that cuts or filters leaves parts empty."""
+    """The reply of a chat model. Parts are empty if the endpoint has cut or filtered them."""
 
     content: str
     thought: str
-    """The thought, from servers that part it from the answer."""
+    """The thought, if the server returns it separately from the answer."""
 
 
 def endpoint_client(config: EndpointSection) -> AsyncOpenAI:
-    """Return a client that tries again by itself; nothing is asked yet.
+    """Return a client with automatic retries; no request is sent yet.
 
     Raises:
         ResourceError: the client's package is not installed.
@@ -67,7 +67,7 @@ async def ask(
 
 
 def _reply(completion: Any) -> ChatReply:
-    """Read a body of any shape: the client checks none."""
+    """Parse the body of a response. It may have any shape, because the client does not check it."""
     choices = getattr(completion, "choices", None)
     if choices == []:
         return ChatReply("", "")
@@ -80,7 +80,7 @@ def _reply(completion: Any) -> ChatReply:
 
 
 def _text(value: object) -> str:
-    """A text, or a list of parts of which some are texts."""
+    """Return the text of a string, or of a list of parts; parts without text are left out."""
     if isinstance(value, list):
         texts = (part.get("text") for part in value if isinstance(part, dict))
         return "".join(text for text in texts if isinstance(text, str))
@@ -88,14 +88,14 @@ def _text(value: object) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """The error's kind and first line, with its cause where the error itself says little."""
+    """Return the kind and first line of the error, and its cause if there is one."""
     cause = f": {error.__cause__}" if error.__cause__ and str(error.__cause__) else ""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}{cause}"
 
 
 def _key(config: EndpointSection) -> str:
     if config.api_key_env is None:
-        return "none"  # the client insists on one
+        return "none"  # the client requires a key; a local server ignores it
     if key := os.environ.get(config.api_key_env):
         return key
     raise ConfigError(

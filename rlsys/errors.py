@@ -1,4 +1,4 @@
-"""One error type per boundary. Each message is one sentence: the value, the place, the remedy."""
+"""One error type per boundary. Each message is one sentence: the value, its place, the remedy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ConfigError(UserError):
 
 
 class DataError(UserError):
-    """A problem set is missing, empty or holds a malformed row."""
+    """A problem set is missing, is empty or contains a malformed row."""
 
 
 class ModelError(UserError):
@@ -24,19 +24,19 @@ class ModelError(UserError):
 
 
 class ResourceError(UserError):
-    """The cluster cannot hold what the configuration asks for."""
+    """The cluster has fewer resources than the configuration needs, or a service is missing."""
 
 
 class EngineError(RlsysError, RuntimeError):
-    """An engine died, or answered something no engine should."""
+    """An engine died, or returned an invalid answer."""
 
 
 class SyncError(RlsysError, RuntimeError):
-    """Weights did not arrive in time, or the canary says they arrived wrong."""
+    """Weights did not arrive in time, or the canary shows that they are wrong."""
 
 
 class TrainingError(RlsysError, RuntimeError):
-    """The learner cannot go on (three non-finite steps in a row, an empty step)."""
+    """The learner cannot continue (three non-finite steps in a row, an empty step)."""
 
 
 class CheckpointError(RlsysError, RuntimeError):
@@ -44,7 +44,7 @@ class CheckpointError(RlsysError, RuntimeError):
 
 
 class EpisodeLost(RlsysError, RuntimeError):
-    """An environment went away in the middle of an episode: that is lost, the run goes on.
+    """An environment failed in the middle of an episode. The episode is lost; the run continues.
 
-    Only an evaluation that was asked for by itself ends, if it lost every episode.
+    There is one exception: `rlsys eval` ends with this error if every episode was lost.
     """

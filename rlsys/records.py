@@ -1,4 +1,4 @@
-"""What environments record of an episode beside tokens and scores, one record type per kind.
+"""Records of an episode in addition to its tokens and scores, one type per kind of environment.
 
 ThoughtRecord    per answer of an episode with one thought
 RevisionRecord   per episode, RevisionTimes per group, where thoughts are revised
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 
 
 class ThoughtRecord(NamedTuple):
-    """The thought before an answer, as far as rewards beside accuracy depend on it."""
+    """The thought before an answer: the values that length and reflection rewards need."""
 
     tokens: int
     """Thought tokens kept before the answer, without the token that ends a thought."""
     reflections: int
-    """How often these tokens reflect (rlsys.algorithms.reflection.count_reflections)."""
+    """Reflections in these tokens (rlsys.algorithms.reflection.count_reflections)."""
 
 
 class Outcome(StrEnum):
-    """How the reflection model handled a thought. Every outcome but READ keeps the original."""
+    """Result of the detection for one thought. Every outcome except READ keeps the original."""
 
     READ = "read"
     EMPTY = "empty"
     """The thought has no text."""
     TOO_LONG = "too_long"
-    """Thought and labels do not fit into the reflection model."""
+    """Thought and labels are longer than the longest sequence of the reflection model."""
     UNREADABLE = "unreadable"
     """The reply has no label."""
     FAILED = "failed"
-    """The engine did not answer."""
+    """The engine failed."""
 
 
 class RevisionRecord(NamedTuple):
-    """How a thought was read by the reflection model and revised."""
+    """The detection and revision of one thought."""
 
     outcome: Outcome
     missing_labels: int
@@ -59,19 +59,19 @@ class TurnRecord:
     shown: Mapping[str, float | str] = field(default_factory=dict)
     """Numbers and texts of the observation, by name; prompt templates may show them."""
     verdict: Verdict | None = None
-    """None where the environment does not tell; a positive reward then counts as right."""
+    """None if the environment does not report it; a positive reward then counts as right."""
     charged: int | None = None
-    """Sampled tokens taken from the shared budget; None where there is none."""
+    """Sampled tokens taken from the shared budget; None without one."""
     counted: int | None = None
-    """Tokens that a server counted in a unit of its own; they add up to no sampled tokens."""
+    """Tokens that the server counted with its own tokenizer; not comparable with sampled tokens."""
     question: str | None = None
     """The question that was answered."""
     type: str | None = None
-    """The question's type, which tells its difficulty."""
+    """The type of the question, which indicates its difficulty."""
     end_reward: float | None = None
-    """Part of the reward that belongs to the whole episode."""
+    """The part of the reward that belongs to the whole episode."""
     problems: int | None = None
-    """Questions of the whole episode."""
+    """Number of questions of the whole episode."""
     total_budget: int | None = None
     """Tokens that the whole episode may sample."""
 
@@ -81,6 +81,6 @@ class RevisionTimes(NamedTuple):
 
     total_s: float
     detection_s: float
-    """Until the reflection model had read all thoughts."""
+    """Time from the end of the thoughts until all labels were read."""
     extra_s: float
-    """How long the group waited for revisions after everything else was done."""
+    """Time that the group waited for revisions after everything else was done."""

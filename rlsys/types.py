@@ -1,8 +1,8 @@
-"""What travels between the parts of rlsys: frozen records of numpy arrays and plain values.
+"""Data types shared by all parts of rlsys: frozen records of numpy arrays and plain values.
 
-An episode is a tree of token segments. Every method adds two things: a rollout that builds the tree
-(an environment) and a function that turns its scores into advantages (an algorithm). Packing, loss
-and learner know only the tree.
+An episode is a tree of token segments. Every method consists of two parts: an environment, whose
+rollouts build the tree, and an algorithm, which computes advantages from its scores. Packing, loss
+and learner depend only on the tree.
 
 Reading order: Problem -> GenerationRequest/Completion -> Segment -> (rlsys.records) -> Episode ->
 Group -> Sample -> GroupReport -> Environment.
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,35 +28,36 @@ Tokens = NDArray[np.int32]
 Floats = NDArray[np.float32]
 
 Decode = Callable[[Sequence[int]], str]
-"""From token ids to text; who makes one decides about special tokens."""
+"""Converts token ids to text. Whether special tokens are included depends on the function."""
 
 NO_PARENT = -1
 
 GOLD_SEPARATOR: Final = "\x1f"
-"""Stands between the texts of `Problem.answer` where several gold answers are acceptable.
+"""Separates the texts of `Problem.answer` if there are several gold answers.
 
-Any one of them is right. It is the ASCII unit separator, which loaders refuse inside an answer, so
-an answer without it is exactly one gold. Example: "1/2\x1f0.5" accepts `1/2` and `0.5`.
+A response is right if it equals any of them. The separator is the ASCII unit separator. Loaders
+refuse it inside an answer, so an answer without it is exactly one gold answer. Example:
+"1/2\x1f0.5" accepts `1/2` and `0.5`.
 """
 
 
 class Kind(IntEnum):
-    """What a segment's tokens are. Only THOUGHT and ANSWER tokens are sampled, hence trained."""
+    """The kind of a segment. Only THOUGHT and ANSWER are sampled, so only they are trained."""
 
     PROMPT = 0
     """The problem, rendered through the chat template."""
     THOUGHT = 1
-    """Sampled reasoning, a self-emitted end-of-thought token included."""
+    """Sampled reasoning, with the end-of-thought token if the policy sampled one."""
     ANSWER = 2
-    """Sampled text after the thought was closed, EOS included."""
+    """Sampled text after the end of the thought, EOS included."""
     OBSERVATION = 3
-    """What an environment answered between two turns."""
+    """Text of the environment between two replies."""
     FORCED = 4
-    """Text the environment inserted (a forced end of thought, an answer header)."""
+    """Text that the environment inserted (a forced end of thought, an answer header)."""
 
     @property
     def sampled(self) -> bool:
-        """True for kinds the policy sampled: they carry log-probs and are trained."""
+        """True for kinds that the policy sampled: they have log-probs and are trained."""
         return self in (Kind.THOUGHT, Kind.ANSWER)
 
 
@@ -72,12 +73,12 @@ class Problem:
     answer: str
     """Gold answer as text, several joined by GOLD_SEPARATOR; compared by rlsys.grading.compare."""
     difficulty: float | None = None
-    """Larger is harder; None where the source does not say."""
+    """Larger is harder; None if the source does not state it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSeed:
-    """What an episode of several turns starts from: all that its environment asks follows from it.
+    """The start of an episode of several turns: the seed determines all questions of the episode.
 
     Example: EpisodeSeed(seed=7)
     """
@@ -86,7 +87,7 @@ class EpisodeSeed:
 
     @property
     def id(self) -> str:
-        """The seed as text, as reports name it."""
+        """The seed as text, for reports."""
         return str(self.seed)
 
     @property
@@ -96,25 +97,25 @@ class EpisodeSeed:
 
 
 Task = Problem | EpisodeSeed
-"""What a group of episodes is rolled out from."""
+"""The start of a group of episodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """Ask an engine to continue `token_ids`, `n` times."""
+    """A request to continue `token_ids` with `n` samples."""
 
     token_ids: Tokens
     n: int
     max_tokens: int
     stop_token_ids: tuple[int, ...]
-    """Generation ends after any of these; the stop token is kept in the completion."""
+    """Generation ends after any of these tokens; the completion includes the stop token."""
     temperature: float
     seed: int | None
-    """Completion i of the n samples under seed + i; None lets the engine choose."""
+    """Completion i of the n samples uses seed + i; with None the engine chooses."""
     engine: int | None = None
-    """Engine that already holds this prefix in its cache, or None for the least loaded one."""
+    """Engine whose cache holds this prefix, or None for the engine with the least load."""
     top_logprobs: int = 0
-    """Most likely tokens returned at every position, beside the sampled one; at most 20."""
+    """Number of most likely tokens to return at every position, at most 20."""
 
 
 class Candidates(NamedTuple):
@@ -130,9 +131,9 @@ class Completion:
 
     token_ids: Tokens
     logprobs: Floats
-    """[len(token_ids)] log-probs at the sampling temperature, from the weights that sampled."""
+    """[len(token_ids)] log-probs at the sampling temperature, from the weights at sampling time."""
     stopped: bool
-    """True if a stop token ended it, False if max_tokens did."""
+    """True if a stop token ended the completion, False if max_tokens did."""
     versions: tuple[int, int]
     """Policy version that sampled the first and the last token."""
     engine: int
@@ -140,13 +141,13 @@ class Completion:
     candidates: Candidates | None = None
     """None unless the request asked for `top_logprobs`."""
     cached_tokens: int = 0
-    """Tokens of the request that the engine's prefix cache held."""
+    """Tokens of the request that the prefix cache of the engine held."""
     cache_block: int = 1
-    """The cache holds whole blocks of so many tokens."""
+    """Block size of the cache in tokens; the cache holds whole blocks only."""
 
 
 class Generator(Protocol):
-    """Whatever continues token sequences: an engine, a pool of them, or a fake in a test."""
+    """Continues token sequences: an engine, a pool of engines, or a fake in a test."""
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
         """Return the n completions of every request, in request order."""
@@ -154,7 +155,7 @@ class Generator(Protocol):
 
 
 class Verdict(IntEnum):
-    """The result of grading. INVALID (error or time-out) is counted apart from WRONG."""
+    """The result of grading. INVALID (error or time-out) is counted separately from WRONG."""
 
     WRONG = 0
     RIGHT = 1
@@ -162,30 +163,30 @@ class Verdict(IntEnum):
 
 
 class GradingRequest(NamedTuple):
-    """A response text and the gold answer it is compared with."""
+    """A response text and the gold answer to compare it with."""
 
     response: str
     gold: str
 
 
 class Grader(Protocol):
-    """Whatever compares responses with gold answers."""
+    """Compares responses with gold answers."""
 
     async def grade(self, requests: Sequence[GradingRequest]) -> list[Verdict]:
-        """Return one verdict per request, in order. Never raises for what the text holds."""
+        """Return one verdict per request, in order. No content of a response raises an error."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A run of tokens of one kind that hangs off a prefix of its parent.
+    """Consecutive tokens of one kind. They follow a prefix of the parent segment.
 
     Example: an answer at budget 16 is Segment(parent=2, cut=3, kind=Kind.ANSWER, ...) where segment
     2 is the forced closing of three tokens: Segment(parent=1, cut=16, kind=Kind.FORCED, ...).
     """
 
     parent: int
-    """Index of the parent in Episode.segments (always smaller than the own one), or NO_PARENT."""
+    """Index of the parent in Episode.segments, or NO_PARENT. A parent comes before its children."""
     cut: int
     """How many of the parent's tokens come before this segment; 0 for the root."""
     kind: Kind
@@ -193,7 +194,7 @@ class Segment:
     logprobs: Floats | None = None
     """[len(token_ids)] sampling log-probs; None unless kind.sampled."""
     versions: tuple[int, int] | None = None
-    """First and last policy version that sampled it; None unless kind.sampled."""
+    """Policy versions that sampled the first and last token; None unless kind.sampled."""
 
     def __post_init__(self) -> None:
         if self.kind.sampled != (self.logprobs is not None):
@@ -203,7 +204,7 @@ class Segment:
 
     @classmethod
     def sampled(cls, completion: Completion, *, parent: int, cut: int, kind: Kind) -> Segment:
-        """The segment of a completion, exactly as the engine sampled it."""
+        """Return the segment of a completion, exactly as the engine sampled it."""
         return cls(
             parent=parent,
             cut=cut,
@@ -218,7 +219,7 @@ class Segment:
 class Episode:
     """One tree of segments (segment 0 is the prompt) with the scores of its answers.
 
-    `thoughts`, `revision` and `turns` are filled in by the environments that know them.
+    `thoughts`, `revision` and `turns` are set only by environments that have such records.
     """
 
     segments: tuple[Segment, ...]
@@ -227,32 +228,32 @@ class Episode:
     answer_segments: NDArray[np.int32]
     """[n] index into `segments` of the answer behind each score."""
     splits: NDArray[np.int32]
-    """[n] number of the distinct cut each answer hangs from; see brpo.truncation_plan."""
+    """[n] number of the distinct cut that each answer follows; see brpo.truncation_plan."""
     verdicts: NDArray[np.int8]
     """[n] Verdict of each answer."""
     thoughts: tuple[ThoughtRecord, ...] = ()
-    """[n] The thought before each answer; empty where reflections are not counted."""
+    """[n] The thought before each answer; empty if reflections are not counted."""
     revision: RevisionRecord | None = None
-    """Of the thought, in a run that revises."""
+    """The revision of the thought; None in a run without revisions."""
     turns: tuple[TurnRecord, ...] = ()
-    """[n] What the environment returned for each reply; empty for single thoughts."""
+    """[n] What the environment returned for each reply; empty for episodes with one thought."""
 
     def sampled_tokens(self) -> int:
-        """Tokens the policy sampled in this episode."""
+        """Return the number of tokens that the policy sampled in this episode."""
         return sum(len(s.token_ids) for s in self.segments if s.kind.sampled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """G episodes of one problem under one environment seed: the unit of every baseline."""
+    """G episodes of one problem or one environment seed. Every baseline is computed per group."""
 
     index: int
-    """Place in the admission order of the run; the next group to train is the smallest one."""
+    """Position in the admission order of the run. Groups are trained in this order."""
     task: Task
     episodes: tuple[Episode, ...]
-    """Fewer than G where the environment lost some; see rlsys.errors.EpisodeLost."""
+    """Fewer than G if the environment lost some; see rlsys.errors.EpisodeLost."""
     times: RevisionTimes | None = None
-    """None in a run that does not revise."""
+    """None in a run without revisions."""
 
     @property
     def versions(self) -> tuple[int, int]:
@@ -263,29 +264,29 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """An episode ready for training: its segments and a number per token of each sampled one.
+    """An episode ready for training: its segments, and an advantage for every sampled token.
 
     Supervised rows use the same record: advantage 1 on response tokens, the `nll` objective.
     """
 
     segments: tuple[Segment, ...]
     advantages: tuple[Floats | None, ...]
-    """Per segment [len(token_ids)], or None where nothing is trained."""
+    """Per segment [len(token_ids)], or None if the segment is not trained."""
     weights: tuple[float, ...] = field(default=())
     """Per segment, a factor on its loss (summary_weight); empty means 1 everywhere."""
     rows: tuple[NDArray[np.int32] | None, ...] = field(default=())
     """Per segment [len(token_ids)], how many plain rows contain this token; None or empty means 1.
-    It is 2 where an original and its revision share the kept thought. The advantage there is the
-    mean of both, so that the tree trains exactly like the two rows side by side."""
+    It is 2 if an original and its revision share the token. The advantage there is the mean of
+    both, so that the tree trains exactly like the two separate rows."""
 
     @property
     def num_tokens(self) -> int:
-        """Tokens the packed tree occupies."""
+        """Tokens of the packed tree."""
         return sum(len(s.token_ids) for s in self.segments)
 
     @property
     def num_trained(self) -> int:
-        """Tokens with an advantage, counted once for each of the `rows` they stand for."""
+        """Tokens with an advantage; a token counts once for each row that contains it."""
         rows = self.rows or (None,) * len(self.segments)
         return sum(
             len(a) if r is None else int(r.sum())
@@ -296,7 +297,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReport:
-    """Numbers of one finished group of G episodes: what the driver sees, never tokens."""
+    """Numbers of one finished group of G episodes, for the driver. Tokens are not part of it."""
 
     index: int
     problem_id: str
@@ -304,18 +305,18 @@ class GroupReport:
     versions: tuple[int, int] | None
     """Oldest and newest policy version among the sampled tokens; None if nothing was sampled."""
     scores_G: Floats
-    """How well each episode did, from 0 (nothing right) to 1 (everything right)."""
+    """Score of each episode, from 0 (nothing right) to 1 (everything right)."""
     numbers: Mapping[str, Floats]
-    """Metric name to values, one per episode, reply or whatever the metric is a mean of."""
+    """Values by metric name: one per episode, or per reply. The metric is their mean."""
     invalid: int
     """Answers whose grading failed or timed out."""
     answers: int
-    """Answers graded in all."""
+    """Number of graded answers."""
     sampled_tokens: int
     sizes: tuple[tuple[int, int], ...]
-    """Per sample, tokens it packs to and tokens it trains."""
-    example: dict[str, Any]
-    """One episode in words; empty if the group has none."""
+    """Per sample, its packed tokens and its trained tokens."""
+    example: dict[str, object]
+    """One episode as text; empty if the group has none."""
 
 
 TaskT_contra = TypeVar("TaskT_contra", contravariant=True)
@@ -324,19 +325,19 @@ TaskT_contra = TypeVar("TaskT_contra", contravariant=True)
 class Environment(Protocol[TaskT_contra]):
     """Rolls out groups of episodes and reports them.
 
-    One instance rolls out training groups, another one evaluation groups. `rlsys.environments.base`
-    has the part of the interface that makes instances and checks their input before Ray starts.
+    One instance rolls out training groups, another one evaluation groups. The other part of the
+    interface, in `rlsys.environments.base`, creates instances and checks their input.
     """
 
     async def rollout(self, index: int, task: TaskT_contra) -> Group:
-        """Roll out the group at this place in the admission order.
+        """Roll out the group at this position in the admission order.
 
-        The same index, task and weights give the same group: every request's seed follows from the
-        run's seed and the index. An episode that the environment loses is missing from the group;
-        any other error ends the run.
+        The seed of every request is derived from the seed of the run and from `index`, so the same
+        index, task and weights give the same group. An episode that the environment loses is
+        missing from the group; any other error ends the run.
         """
         ...
 
     def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
-        """Return the numbers of a group; `samples` is empty for a group that is not trained on."""
+        """Return the numbers of a group; `samples` is empty for an evaluation group."""
         ...

@@ -1,7 +1,7 @@
-"""The command line. Each command loads and checks, then hands over to rlsys.launch.
+"""The command line. Each command loads and checks its input, then calls rlsys.launch.
 
 Exit codes: 0 done, 1 a run failed, 2 the input is wrong (nothing was started), 130 stopped early.
-What is heavy is imported inside the commands, so that help and refusals come at once.
+Heavy libraries are imported inside the commands, so that help and input errors appear at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rlsys.cli.common import (
 
 
 class _Commands(TyperGroup):
-    """Knows commands of two words, such as `eval economics` beside `eval CONFIG.yaml`."""
+    """Supports commands of two words: `eval economics` in addition to `eval CONFIG.yaml`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         two = " ".join(args[:2])
@@ -38,7 +38,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-config_app = typer.Typer(help="Look at configurations.", no_args_is_help=True)
+config_app = typer.Typer(help="Show configurations and their schema.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(reflection.app, name="reflection")
 app.command("eval economics", context_settings=SETTINGS_AS_OPTIONS)(economics.compare_agents)
@@ -61,7 +61,7 @@ def train(
         bool, typer.Option("--dry-run", help="Check everything that needs no Ray, then stop.")
     ] = False,
 ) -> None:
-    """Train a reasoner, or go on with the run that the run directory holds."""
+    """Train a reasoner, or continue the run in the run directory."""
     with sentences():
         from rlsys.config.loading import dump_config, load_config
         from rlsys.launch.inputs import check_inputs
@@ -93,7 +93,7 @@ def train(
 
 @app.command(context_settings=SETTINGS_AS_OPTIONS)
 def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
-    """Train a model on written-out responses; the result is in run_dir/export."""
+    """Train a model on given responses; the result is in run_dir/export."""
     with sentences():
         from rlsys.config import SftConfig
         from rlsys.config.loading import dump_config, load_config
@@ -126,7 +126,7 @@ def evaluate_model(config_file: ConfigFile, overrides: Overrides = None) -> None
         from rlsys.launch import training
         from rlsys.reporting.reporter import RunReporter
 
-        # Beside the metrics of a training run in the same folder, which stay as they are.
+        # A separate folder, so that the metrics of a training run in run_dir are not changed.
         folder = config.run_dir / "evaluation"
         with RunReporter(folder, 0, terminal(), reference) as reporter:
             reporter.start(dump_config(config), f"evaluating {config.model.path}")
@@ -140,7 +140,7 @@ def evaluate_model(config_file: ConfigFile, overrides: Overrides = None) -> None
 def doctor(
     ray: Annotated[bool, typer.Option("--ray", help="Start a local Ray as well.")] = False,
 ) -> None:
-    """Tell what is wrong with this machine, and the remedy."""
+    """Show the problems of this machine, and the remedy for each."""
     from rich.text import Text
 
     from rlsys.doctor import Status, examine

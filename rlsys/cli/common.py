@@ -1,4 +1,4 @@
-"""What every part of the command line shares: arguments, exit codes, and errors as sentences."""
+"""Shared parts of the command line: arguments, exit codes, and errors as sentences."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STOPPED: Final = 130
-"""Exit code after Ctrl-C or SIGTERM; the same command goes on from the last checkpoint."""
+"""Exit code after Ctrl-C or SIGTERM; the same command continues from the last checkpoint."""
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The configuration.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[key.path=value]...", help="Values that replace the file's."),
+    typer.Argument(metavar="[key.path=value]...", help="Values that replace those of the file."),
 ]
 
 SETTINGS_AS_OPTIONS: Final = {"ignore_unknown_options": True}
@@ -30,7 +30,7 @@ it as `steps=10`."""
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """Turn an error into its sentence on stderr and the exit code of its kind."""
+    """Print the message of an error to stderr, and exit with the code of its kind."""
     try:
         yield
     except RlsysError as error:
@@ -44,7 +44,7 @@ def sentences() -> Iterator[None]:
 
 
 def terminal() -> Console:
-    """Where tables go."""
+    """Return the console that tables are printed to."""
     from rich.console import Console
 
     return Console()

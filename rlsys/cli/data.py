@@ -1,11 +1,11 @@
-"""`rlsys data`: what a run would read from files, before it is trained on."""
+"""`rlsys data`: show the problems that a run would read from files, before training on them."""
 
 from __future__ import annotations
 
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from rlsys.types import Problem
 
 SHOWN: Final = 3
-"""Problems that are shown whole, and golds that are named."""
+"""Number of problems that are shown, and of gold answers that are listed."""
 
 _SPECIAL: Final = "bold magenta"
-"""How special tokens are shown."""
+"""Style of special tokens."""
 
 Words = Annotated[
     list[str],
     typer.Argument(
         metavar="FILE... [key.path=value]...",
-        help="Files, folders, globs or URLs, and words as `rlsys train` takes them: "
-        "data.train.answer_column=gold, or model.path=MODEL to see whole prompts.",
+        help="Files, folders, globs or URLs, and settings as for `rlsys train`: "
+        "data.train.answer_column=gold, or model.path=MODEL to show whole prompts.",
     ),
 ]
 
 
 def data(words: Words) -> None:
-    """Show what a run would read of files, and the words that make it do so."""
+    """Show the problems that a run would read from files, and the settings for that run."""
     with sentences():
         from rlsys.config import RunConfig
         from rlsys.config.loading import load_config
@@ -55,7 +55,7 @@ def data(words: Words) -> None:
                 "data.train.name on the command line"
             )
         row = first_row(source)
-        values: Mapping[str, Any] = {} if row is None else row.values
+        values: Mapping[str, object] = {} if row is None else row.values
         given = {word.partition("=")[0].removeprefix("data.train.") for word in overrides}
         guesses = guessed_columns(source, values)
         source = source.model_copy(
@@ -74,7 +74,7 @@ def data(words: Words) -> None:
 
 
 def _overrides(words: Sequence[str]) -> list[str]:
-    """Return the `key=value` words, those that name the files among them."""
+    """Return the `key=value` settings; file names are turned into settings."""
     from rlsys.data.columns import plain_word
 
     settings = [word for word in words if _is_setting(word)]
@@ -99,7 +99,7 @@ def _renderer(model: str, prompt: PromptConfig) -> _Renderer:
 
 
 class _Renderer(NamedTuple):
-    """Turns a problem into the tokens that a model is given."""
+    """Renders a problem as the prompt tokens of a model."""
 
     tokenizer: PreTrainedTokenizerBase
     renderer: PromptRenderer
@@ -122,7 +122,7 @@ class _Renderer(NamedTuple):
 
 
 def _print_rows(
-    console: Console, source: FileData | HubData, values: Mapping[str, Any], loaded: ProblemSet
+    console: Console, source: FileData | HubData, values: Mapping[str, object], loaded: ProblemSet
 ) -> None:
     from rich.table import Table
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""`rlsys eval economics` compares agents on a shared token budget; `rlsys serve-env` serves it."""
+"""`rlsys eval economics` compares agents; `rlsys serve-env` serves the economics environment."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def serve_environment(
 
 
 def _local_model(config: LocalModelConfig, max_length: int) -> LocalModel:
-    """Make the engines of a model. Ray is imported here, so other agents start without it."""
+    """Return the engines of a model. Ray is imported here, so other agents start without it."""
     from rlsys.launch.local_model import LocalModel
 
     return LocalModel(config, max_length)

@@ -1,4 +1,4 @@
-"""`rlsys reflection`: training data of the reflection model, and its measure."""
+"""`rlsys reflection`: make training data for the reflection model, and evaluate it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from rlsys.reflection.labelling.evaluation import DetectorEvaluation
 
 app = typer.Typer(
-    help="Label thoughts, make the reflection model's rows, measure it.", no_args_is_help=True
+    help="Label thoughts, make training rows, evaluate the reflection model.", no_args_is_help=True
 )
 
 
 @app.command(context_settings=SETTINGS_AS_OPTIONS)
 def label(config_file: ConfigFile, overrides: Overrides = None) -> None:
-    """Sample thoughts of the policy and have their chunks labelled; goes on where it stopped."""
+    """Sample thoughts of the policy and label their chunks; a restart continues the work."""
     with sentences():
         config = _load(config_file, overrides)
         from rlsys.launch import reflection
@@ -31,7 +31,7 @@ def label(config_file: ConfigFile, overrides: Overrides = None) -> None:
 
 @app.command(context_settings=SETTINGS_AS_OPTIONS)
 def rows(config_file: ConfigFile, overrides: Overrides = None) -> None:
-    """Turn labels into rows for `rlsys sft`; they are in run_dir/rows."""
+    """Make rows for `rlsys sft` from the labels; they are in run_dir/rows."""
     with sentences():
         config = _load(config_file, overrides)
         from rlsys.launch import reflection
@@ -41,7 +41,7 @@ def rows(config_file: ConfigFile, overrides: Overrides = None) -> None:
 
 @app.command(name="eval", context_settings=SETTINGS_AS_OPTIONS)
 def evaluate_reflection_model(config_file: ConfigFile, overrides: Overrides = None) -> None:
-    """Measure detection and revision on held-out problems; see run_dir/evaluation."""
+    """Evaluate detection and revision on held-out problems; see run_dir/evaluation."""
     with sentences():
         config = _load(config_file, overrides)
         from rlsys.launch import reflection
@@ -70,7 +70,7 @@ def _detection_table(evaluation: DetectorEvaluation) -> Table:
         ("thoughts with chunks", f"{scores.thoughts:,}"),
         ("chunks", f"{scores.chunks:,}"),
         ("chunks labelled right", f"{scores.accuracy:.3f}"),
-        ("  if all were called Think", f"{scores.all_think:.3f}"),
+        ("  if all were labelled Think", f"{scores.all_think:.3f}"),
         ("first result chunk right", f"{scores.first_accuracy:.3f}"),
         ("  of thoughts that state the answer", f"{scores.first_of_answered:.3f}"),
         ("precision of Result", f"{scores.precision:.3f}"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -89,7 +89,7 @@ def response_length(episode: Episode, answer: int) -> int:
     return response_tokens(episode.segments, int(episode.answer_segments[answer]))
 
 
-def _readable(group: Group, environment: AnytimeEnvironment) -> dict[str, Any]:
+def _readable(group: Group, environment: AnytimeEnvironment) -> dict[str, object]:
     """Return the first episode as text: the thought, each cut, each answer and its score."""
     episode = group.episodes[0]
     thought = episode.segments[THOUGHT].token_ids.tolist()
@@ -105,7 +105,7 @@ def _readable(group: Group, environment: AnytimeEnvironment) -> dict[str, Any]:
 
 def _readable_answer(
     episode: Episode, environment: AnytimeEnvironment, slot: int
-) -> dict[str, Any]:
+) -> dict[str, object]:
     budget = environment.budgets[slot // environment.answers]
     answer = episode.segments[episode.answer_segments[slot]]
     return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -65,7 +64,7 @@ def _total_budget(episode: Episode) -> int:
     return (episode.turns[0].total_budget or 0) if episode.turns else 0
 
 
-def _readable(group: Group, decode: Decode) -> dict[str, Any]:
+def _readable(group: Group, decode: Decode) -> dict[str, object]:
     """Return the first episode of the group as text, turn by turn."""
     episode = group.episodes[0]
     return {

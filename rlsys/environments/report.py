@@ -7,7 +7,6 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +30,10 @@ LOST = "episodes/lost"
 
 def base_report(
     group: Group,
-    scores_G: NDArray[np.floating[Any]],
+    scores_G: NDArray[np.floating],
     numbers: Mapping[str, Floats],
     samples: Sequence[Sample],
-    example: dict[str, Any],
+    example: dict[str, object],
 ) -> GroupReport:
     """Return a report with the fields that all kinds of groups compute in the same way."""
     episodes = group.episodes
@@ -67,7 +66,7 @@ def report_episodes(group: Group, samples: Sequence[Sample], decode: Decode) -> 
     return base_report(group, scores_G, numbers, samples, example)
 
 
-def readable_task(group: Group) -> dict[str, Any]:
+def readable_task(group: Group) -> dict[str, object]:
     """Return the task of the group as text: problem and gold answer, or the seed."""
     task = group.task
     if isinstance(task, Problem):
@@ -80,7 +79,7 @@ def verdict_name(verdict: int) -> str:
     return Verdict(int(verdict)).name.lower()
 
 
-def _readable(group: Group, episode: Episode, decode: Decode) -> dict[str, Any]:
+def _readable(group: Group, episode: Episode, decode: Decode) -> dict[str, object]:
     return {
         **readable_task(group),
         "segments": [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -100,7 +99,7 @@ def _time_numbers(times: RevisionTimes) -> dict[str, Floats]:
     }
 
 
-def _readable(group: Group, decode: Decode) -> dict[str, Any]:
+def _readable(group: Group, decode: Decode) -> dict[str, object]:
     """Return the first episode as text: the thought, its answer, the cut and the revision."""
     episode = group.episodes[0]
     thought = episode.segments[THOUGHT].token_ids

@@ -235,7 +235,11 @@ def test_evaluation_leaves_a_runs_metrics_alone(
     [
         (0, 0, ""),
         (40, 0, "rlsys: warning: 40 of 48 episodes of the evaluation were lost, so its means are"),
-        (48, 1, "rlsys: all 48 episodes of the evaluation were lost, so nothing was measured; check"),
+        (
+            48,
+            1,
+            "rlsys: all 48 episodes of the evaluation were lost, so nothing was measured; check",
+        ),
     ],
     ids=["none", "some", "all"],
 )
@@ -313,7 +317,7 @@ def test_a_lock_of_a_killed_build_is_found(tmp_path: Path, monkeypatch: pytest.M
     lock.touch()
     finding = check_build_locks()
     assert finding.status is Status.FAIL
-    assert finding.remedy == f"if no run is starting just now: rm {lock}"
+    assert finding.remedy == f"if no run is starting now: rm {lock}"
 
 
 def test_versions_are_compared_by_release(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from rlsys.environments.economics.turns import shown_numbers
 from rlsys.environments.openenv.dialects import Fields
@@ -74,7 +73,7 @@ class EconomicsDialect:
             record=record,
         )
 
-    def write(self, before: Fields, reply: Reply) -> dict[str, Any]:
+    def write(self, before: Fields, reply: Reply) -> dict[str, object]:
         """Return the response, and what the server may know of it."""
         if before.get("trusted", False):
             return {"response": reply.visible, "metadata": {"sampled_tokens": reply.tokens}}

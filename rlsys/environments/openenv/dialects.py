@@ -46,7 +46,7 @@ class Dialect(Protocol):
         """
         ...
 
-    def write(self, before: Fields, reply: Reply) -> dict[str, Any]:
+    def write(self, before: Fields, reply: Reply) -> dict[str, object]:
         """Return the action for a reply to the observation `before`."""
         ...
 
@@ -92,6 +92,6 @@ class TextDialect:
             ),
         )
 
-    def write(self, before: Fields, reply: Reply) -> dict[str, Any]:
+    def write(self, before: Fields, reply: Reply) -> dict[str, object]:
         """Return the visible part as the action."""
         return {self.action_field: reply.visible}

@@ -14,9 +14,8 @@ import ipaddress
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -29,6 +28,7 @@ from rlsys.environments.openenv.wire import (
     NoAnswer,
     NotOpenEnv,
     Observed,
+    Parsed,
     Schema,
     ask,
     http_get,
@@ -180,10 +180,10 @@ class RemoteEnvironment:
         finally:
             await socket.close()
 
-    def _get(self, path: str, model: type[Any]) -> Any:
+    def _get(self, path: str, model: type[Parsed]) -> Parsed:
         return http_get(self.url + path, model, proxied=self._proxied)
 
-    def _check_fields(self, part: str, known: dict[str, Any]) -> None:
+    def _check_fields(self, part: str, known: Mapping[str, object]) -> None:
         dialect = self.dialect
         wanted = dialect.observation_fields if part == "observation" else (dialect.action_field,)
         for name in wanted:
@@ -275,8 +275,8 @@ class RemoteSession:
         action = self._environment.dialect.write(self._seen, reply)
         return await self._exchange({"type": "step", "data": action}, self._seen)
 
-    async def _exchange(self, message: dict[str, Any], before: Fields | None) -> Turn:
-        dialect, kind = self._environment.dialect, message["type"]
+    async def _exchange(self, message: Mapping[str, object], before: Fields | None) -> Turn:
+        dialect, kind = self._environment.dialect, str(message["type"])
         if not self._usable:
             raise self._lost(kind, "the session has failed before")
         # Unusable until the answer is complete. If the wait ends in any other way, cancellation

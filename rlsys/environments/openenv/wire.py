@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPException
 from typing import Annotated, Any, TypeVar
@@ -55,7 +56,7 @@ class Observed(BaseModel):
 class Part(BaseModel):
     """The part of the JSON schema of an observation or an action that is checked."""
 
-    properties: dict[str, Any] = {}
+    properties: dict[str, object] = {}
 
 
 class Schema(BaseModel):
@@ -71,7 +72,7 @@ class Health(BaseModel):
     status: str
 
 
-async def ask(socket: ClientConnection, message: dict[str, Any], timeout_s: float) -> Frame:
+async def ask(socket: ClientConnection, message: Mapping[str, object], timeout_s: float) -> Frame:
     """Send a message and return the answer. Raises ConnectionClosed, NoAnswer.
 
     Do not use the socket after a NoAnswer or a cancellation: a late answer would be taken for the

@@ -32,7 +32,7 @@ class Journal:
     def __len__(self) -> int:
         return len(self._done)
 
-    def append(self, row: Mapping[str, Any]) -> None:
+    def append(self, row: Mapping[str, object]) -> None:
         """Add a row with a new `id`."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
