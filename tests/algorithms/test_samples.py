@@ -204,10 +204,10 @@ def test_grpo_has_one_advantage_per_episode(scale, expected_G):
 )
 def test_length_counts_all_sampled_tokens_of_a_response(algorithm, expected_G):
     group = group_of(
-        grow(5, True, (8,), [1]),
-        grow(8, False, (8,), [1]),
-        grow(3, True, (8,), [1]),
-        grow(8, True, (8,), [0]),
+        rolled_out(5, True, (8,), [1]),
+        rolled_out(8, False, (8,), [1]),
+        rolled_out(3, True, (8,), [1]),
+        rolled_out(8, True, (8,), [0]),
     )
     samples = build_samples(group, run_config((8,), 1, algorithm))
     for sample, expected in zip(samples, expected_G, strict=True):
@@ -220,11 +220,11 @@ def test_length_counts_all_sampled_tokens_of_a_response(algorithm, expected_G):
 def test_sgrpo_puts_later_exits_on_a_thought_and_its_own_exit_on_an_answer():
     budgets = (2, 4, 6, 8)
     group = group_of(
-        grow(8, False, budgets, [0, 1, 0, 1]),
+        rolled_out(8, False, budgets, [0, 1, 0, 1]),
         # This thought ended after 5 tokens: its last two answers share the whole thought.
-        grow(5, True, budgets, [1, 0, 1, 1]),
-        grow(1, True, budgets, [1, 1, 0, 1]),
-        grow(8, False, budgets, [0, 0, 0, 0]),
+        rolled_out(5, True, budgets, [1, 0, 1, 1]),
+        rolled_out(1, True, budgets, [1, 1, 0, 1]),
+        rolled_out(8, False, budgets, [0, 0, 0, 0]),
     )
     samples = build_samples(group, run_config(budgets, 1, SgrpoConfig()))
     expected = [
@@ -246,7 +246,7 @@ def test_sgrpo_on_a_tree_is_the_loss_over_separate_exits():
     """Every exit is one sequence of its own: the thought up to its cut, and its answer."""
     budgets = (2, 4, 6, 8)
     scores, length = [1, 0, 1, 1], 7
-    group = group_of(grow(length, True, budgets, scores))
+    group = group_of(rolled_out(length, True, budgets, scores))
     (sample,) = build_samples(group, run_config(budgets, 1, SgrpoConfig()))
     rewards = [1, 0, 0.5, 0.25]
     plain_L = np.zeros(length)
