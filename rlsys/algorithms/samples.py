@@ -57,6 +57,7 @@ def build_samples(group: Group, config: RunConfig) -> tuple[Sample, ...]:
     # A group is empty if its environment lost every episode. Methods need not handle that.
     if not group.episodes:
         return ()
+    # First, because the settings of a plugin match no case below.
     outside: type[Algorithm] | None = plugins.algorithm_class(config)
     if outside is not None:
         return outside.samples(group, config)
@@ -90,6 +91,7 @@ def brpo_samples(group: Group, algorithm: BrpoConfig, config: RunConfig) -> tupl
     )
     if algorithm.shaping is not None:
         # Length and reflections belong to the whole thought, so every slot gets the same amount.
+        # Answers do not get it: their tokens come after the thought and cannot change it.
         thought_GM += rea.shaping_advantages(group, algorithm.shaping)[:, None]
     answer_GN = brpo.answer_advantages(
         scores_GN, splits_GN, answers, method=algorithm.answer_method

@@ -107,6 +107,7 @@ class AnytimeEnvironment(EnvironmentClass):
             return cls.evaluation(context)
         settings, algorithm = context.settings(AnytimeConfig), context.config.algorithm
         shaped = isinstance(algorithm, BrpoConfig) and algorithm.shaping is not None
+        # Counting reflections decodes every thought, so training does it only if a reward needs it.
         return cls.thoughts(context, settings.budgets, settings.answers, counted=shaped)
 
     @classmethod
@@ -211,6 +212,8 @@ class AnytimeEnvironment(EnvironmentClass):
                     gold=problem.answer,
                     n=b.answers,
                     max_tokens=b.answer_tokens,
+                    # Episode and split are part of the seed, so that the answers of different
+                    # branches are independent samples.
                     seed=derive_seed(self.seed, index, "answer", b.episode, b.split),
                     engine=thoughts[b.episode].engine,
                 )
@@ -274,6 +277,7 @@ class AnytimeEnvironment(EnvironmentClass):
                 records += [record] * len(answers)
         return Episode(
             segments=tuple(segments),
+            # INVALID scores 0 as WRONG does: an answer that breaks the grader must not be rewarded.
             scores=np.array([v is Verdict.RIGHT for v in verdicts], np.float32),
             answer_segments=np.array(answer_segments, np.int32),
             splits=np.array(splits, np.int32),
@@ -286,6 +290,7 @@ def tokens_after_prompt(context: InputContext, *, answer_tokens: int | None = No
     """Return the most tokens after a prompt: thought, closing, end of thought, header, answer."""
     settings = context.settings(ThoughtSection)
     think = ThinkTokens.resolve(context.tokenizer, settings)
+    # Training and evaluation use the same engines, so the limit must hold for both.
     longest = max(settings.longest_thought, context.config.evaluation_budgets[-1])
     forced = len(think.closing_ids) + 1 + len(think.header_ids)
     return longest + forced + (answer_tokens or settings.answer_tokens)

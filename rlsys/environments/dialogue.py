@@ -118,6 +118,8 @@ class DialogueEnvironment(EnvironmentClass):
 
     async def rollout(self, index: int, task: EpisodeSeed) -> Group:
         """Roll out the group. An episode that was lost in every attempt is missing from it."""
+        # All episodes at once: the engines batch their replies, and an episode that waits for its
+        # server does not delay the others.
         episodes = await asyncio.gather(
             *(self._episode(index, task.seed, number) for number in range(self.group_size))
         )
@@ -268,6 +270,7 @@ class _Trunk:
             segments=tuple(self._segments),
             scores=np.array(self.rewards, np.float32),
             answer_segments=np.array(self._answers, np.int32),
+            # Every reply follows another prefix, so each one is a distinct cut.
             splits=np.arange(len(self._answers), dtype=np.int32),
             verdicts=np.array(verdicts, np.int8),
             turns=tuple(self._records),

@@ -135,6 +135,7 @@ class ReflectionDetector:
     async def _detect(self, sampled: SampledThought) -> Detection:
         thought = chunked(self._policy_texts(sampled.token_ids), self._chunking)
         num_chunks = len(thought.chunks)
+        # A thought of white space only has no chunk, so there is nothing to label or to cut.
         if not num_chunks:
             return Detection(thought, Outcome.EMPTY)
         request = self._request(sampled.problem, thought.texts)
@@ -153,6 +154,7 @@ class ReflectionDetector:
             result=self._layout.result,
             stopped=not self._last.isdisjoint(reply.token_ids[-1:].tolist()),
         )
+        # Without any label `cut_index` would return `last_cut`, which the model has not chosen.
         if reading.missing == num_chunks:
             return Detection(thought, Outcome.UNREADABLE)
         return Detection(thought, Outcome.READ, reading)
@@ -221,8 +223,8 @@ def label_tokens(
     if not found:
         raise ModelError(
             f"tokenizer {tokenizer.name_or_path!r} has no single token for the label {label!r}, so "
-            "the label has no probability of its own; set detector.layout to 'compact' for the "
-            "tiny model, or choose another reflection model"
+            "its probability cannot be read; set detector.layout to 'compact' for the tiny model, "
+            "or choose another reflection model"
         )
     return found
 

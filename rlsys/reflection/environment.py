@@ -54,7 +54,8 @@ from rlsys.types import (
 )
 
 REVISION_SPLIT = 1
-"""AnswerBranch number of a revision; the original's is 0."""
+"""Split of a revision; that of the original is 0. The split is part of the seed of a request, so a
+revision does not repeat the random numbers of its original."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +159,7 @@ class RevisionEnvironment(EnvironmentClass):
         thoughts: Sequence[Completion],
     ) -> _Revisions:
         sampler = self.originals.sampler
+        # Without the stop token: it is not text of the thought, and a cut must come before it.
         sampled = [SampledThought(problem.text, sampler.reasoning(t)) for t in thoughts]
         detections = await reviser.detector.detect(sampled)
         detected = time.monotonic()
@@ -201,6 +203,7 @@ def _reviser(context: RolloutContext, settings: ReflectionEpisodes) -> Reviser |
         revision.detector,
         max_length=model.max_length,
         policy_texts=lambda ids: token_texts(context.tokenizer, ids.tolist()),
+        # The other strengths need the labels of all chunks.
         until_first=revision.strength == "first",
     )
     return Reviser(

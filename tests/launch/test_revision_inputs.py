@@ -71,7 +71,7 @@ def test_originals_alone_need_no_reader() -> None:
         (
             config(reader(layout="text")),
             ModelError,
-            "no probability of its own; set detector.layout to 'compact'",
+            "its probability cannot be read; set detector.layout to 'compact'",
         ),
         (
             config(None, think_end="</thought>"),

@@ -90,6 +90,7 @@ class RemoteEnvironment:
             )
         self.url = parts.geturl().rstrip("/")
         self.dialect = dialect
+        # A proxy cannot reach the loopback address of this machine.
         self._proxied = not _is_loopback(parts.hostname)
         self._patience_s = patience_s
         self._message_timeout_s = message_timeout_s
@@ -121,6 +122,7 @@ class RemoteEnvironment:
                 dialect is missing, a reset fails, or the dialect refuses the first observation.
         """
         try:
+            # urllib blocks, so it runs in a thread and the event loop stays free.
             health = await asyncio.to_thread(self._get, "/health", Health)
             schema = await asyncio.to_thread(self._get, "/schema", Schema)
         except NotOpenEnv as error:
@@ -174,6 +176,7 @@ class RemoteEnvironment:
                 "see the server's log"
             ) from None
         try:
+            # A real reset: only the server can tell whether it accepts the options of the dialect.
             session = RemoteSession(self, socket, self._message_timeout_s)
             await session.reset(seed=0)
             return self.dialect.refusal(session.seen)
@@ -213,6 +216,7 @@ class RemoteEnvironment:
                         f"no session could be opened at {self.url} for {self._patience_s:g} s "
                         f"({_reason(error)})"
                     ) from error
+                # The last attempt is at the end of the patience, not after it.
                 delay = min(delay, left)
             await asyncio.sleep(delay)
         raise AssertionError("_delays() is endless")

@@ -162,6 +162,7 @@ def revision_cuts(
 ) -> dict[str, list[int]]:
     """Return the kept tokens of every thought for each kind of cut, by the name of the kind."""
     whole = [len(item.thought.token_ids) for item in labelled]
+    # The cut of the teacher shows what a detector without errors would reach.
     cuts = {"original": whole, "teacher": [item.known_tokens for item in labelled]}
     for strength in STRENGTHS:
         cuts[strength] = [

@@ -19,6 +19,7 @@ class Journal:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
         if path.is_file():
+            # Bytes and not text: a killed process may have stopped inside a UTF-8 character.
             text = path.read_bytes()
             whole = text.rfind(b"\n") + 1
             if whole < len(text):
@@ -34,6 +35,7 @@ class Journal:
 
     def append(self, row: Mapping[str, object]) -> None:
         """Add a row with a new `id`."""
+        # Opened for every row: closing the file writes the row out, so a later kill cannot lose it.
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
         self._done.add(row["id"])

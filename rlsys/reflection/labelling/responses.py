@@ -178,6 +178,7 @@ async def sample_thoughts(
 
 
 def _perhaps_cut(thought: Thought, seed: int, cut_share: float) -> Thought:
+    # A seed per thought, so a restart in the middle of a file gives the same cuts.
     rng = np.random.default_rng(derive_seed(seed, thought.id, "cut"))
     if rng.random() >= cut_share or not len(thought.token_ids):
         return thought

@@ -133,6 +133,7 @@ def _right(
     taken: Counter[str] = Counter()
     for path in paths:
         thought = path.labelled.thought
+        # The limit per problem keeps easy problems from dominating: more of their paths are right.
         if path.truncated.verdict is not Verdict.RIGHT or taken[thought.problem.id] >= per_problem:
             continue
         if cut_only and path.labelled.known_tokens == len(thought.token_ids):
