@@ -1,5 +1,6 @@
 # make demo     set up, then train the tiny reasoner with BRPO on this machine (no GPU needed)
 # make test     set up, then lint, type-check and test
+# make mutants  set up, then check that the tests notice the mistakes of tests/mutants.toml
 # make setup    the environment alone: .venv with the locked CPU stack
 # make docs     the manual as a website in site/, built in an environment of its own: .venv-docs
 
@@ -10,13 +11,17 @@ READY := $(VENV)/.ready
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 
-.PHONY: demo test setup lint format docs clean
+.PHONY: demo test mutants setup lint format docs clean
 
 demo: setup
 	$(BIN)/rlsys train configs/demo.yaml
 
 test: setup lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python tests/mutants.py
+
+mutants: setup
+	$(BIN)/python tests/mutants.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -41,7 +41,7 @@ CONFIG: dict[str, Any] = {
     "evaluation": {"problems": 4},
 }
 OPENENV = Path(__file__).parents[1] / "configs" / "openenv.yaml"
-SERVED = {
+SERVED: dict[str, Any] = {
     "ECONOMICS_TRUSTED": "true",
     "ECONOMICS_REVEAL_TYPE": "true",
     "ECONOMICS_PROBLEMS": "3",

@@ -26,24 +26,21 @@ def message(**fields: object) -> str:
     return json.dumps({"choices": [{"message": fields}]})
 
 
-@pytest.mark.parametrize(
-    ("body", "reply"),
-    [
+def test_what_is_there_is_read() -> None:
+    cases: list[tuple[str, ChatReply]] = [
         (message(content="2"), ChatReply("2", "")),
         (message(content="2", reasoning_content="1 and 1"), ChatReply("2", "1 and 1")),
         (message(content="2", reasoning="1 and 1"), ChatReply("2", "1 and 1")),
         (message(content=None), ChatReply("", "")),
         (message(content=[{"type": "text", "text": "2"}, 3, {}], reasoning=3), ChatReply("2", "")),
         ('{"choices": []}', ChatReply("", "")),
-    ],
-)
-def test_what_is_there_is_read(body: str, reply: ChatReply) -> None:
-    assert reply_to(body) == reply
+    ]
+    for body, reply in cases:
+        assert reply_to(body) == reply, body
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
+def test_anything_else_is_a_failure() -> None:
+    cases: list[str] = [
         "",
         "{broken",
         "null",
@@ -58,11 +55,12 @@ def test_what_is_there_is_read(body: str, reply: ChatReply) -> None:
         '{"choices": [{}]}',
         '{"choices": [{"message": null}]}',
         '{"choices": [{"message": "2"}]}',
-    ],
-)
-def test_anything_else_is_a_failure(body: str) -> None:
-    with pytest.raises(EndpointFailure, match=r"JSONDecodeError|RecursionError|no chat completion"):
-        reply_to(body)
+    ]
+    for body in cases:
+        with pytest.raises(
+            EndpointFailure, match=r"JSONDecodeError|RecursionError|no chat completion"
+        ):
+            reply_to(body)
 
 
 def test_a_page_for_people_is_a_failure_that_shows_its_beginning() -> None:

@@ -85,7 +85,8 @@ class Serving:
         with torch.no_grad():
             logits = self.model(ids).logits[0, :-1].float() / temperature
         chosen = torch.log_softmax(logits, dim=-1).gather(1, ids[0, 1:, None])
-        return chosen[:, 0].numpy()
+        values: Floats = chosen[:, 0].numpy()
+        return values
 
     def gap(self, prompt: Tokens, completion: Completion, temperature: float = 1.0) -> float:
         """Largest distance between the engine's log-probs of its samples and transformers'."""
@@ -169,8 +170,9 @@ def test_candidates_are_the_likeliest_tokens_and_only_told_if_asked(serving: Ser
     assert untold[0].candidates is None
     assert told.candidates is not None
     ids_LK, logprobs_LK = told.candidates
-    assert (ids_LK.shape, ids_LK.dtype) == ((40, 5), np.int32)
-    assert (logprobs_LK.shape, logprobs_LK.dtype) == ((40, 5), np.float32)
+    assert ids_LK.shape == logprobs_LK.shape == (40, 5)
+    assert ids_LK.dtype == np.int32
+    assert logprobs_LK.dtype == np.float32
     np.testing.assert_array_equal(ids_LK[:, 0], told.token_ids)
     np.testing.assert_array_equal(logprobs_LK[:, 0], told.logprobs)
     whole = torch.from_numpy(np.concatenate([PROMPT, told.token_ids]).astype(np.int64))[None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -22,9 +24,8 @@ BUDGETS = (2000, 4000, 6000, 8000)
 SCORES_GM = [[0.25, 0.5, 0.75, 1.0], [0.0, 0.25, 0.0, 0.5]]
 
 
-@pytest.mark.parametrize(
-    ("name", "budgets", "expected"),
-    [
+def test_prior() -> None:
+    cases: list[tuple[str, range | tuple[int, ...], list[float]]] = [
         ("base", BUDGETS, [0, 0, 0, 1]),
         ("uniform", BUDGETS, [0.25, 0.25, 0.25, 0.25]),
         ("linear", BUDGETS, [0.1, 0.2, 0.3, 0.4]),
@@ -34,22 +35,20 @@ SCORES_GM = [[0.25, 0.5, 0.75, 1.0], [0.0, 0.25, 0.0, 0.5]]
             range(1000, 9000, 1000),
             [0.027778, 0.055556, 0.083333, 0.111111, 0.138889, 0.166667, 0.194444, 0.222222],
         ),
-    ],
-)
-def test_prior(name, budgets, expected):
-    weights_M = prior(name, budgets)
-    assert weights_M.dtype == np.float64
-    assert_allclose(weights_M, expected, atol=1e-6)
+    ]
+    for name, budgets, expected in cases:
+        weights_M = prior(name, budgets)
+        assert weights_M.dtype == np.float64, (name, budgets)
+        assert_allclose(weights_M, expected, atol=1e-6, err_msg=str((name, budgets)))
 
 
-def test_unknown_prior_lists_the_valid_ones():
+def test_unknown_prior_lists_the_valid_ones() -> None:
     with pytest.raises(ValueError, match="'square' is unknown; use 'base', 'uniform' or 'linear'"):
         prior("square", BUDGETS)
 
 
-@pytest.mark.parametrize(
-    ("name", "returns_GM", "v1_GM", "v2_M"),
-    [
+def test_return_and_both_baselines() -> None:
+    cases: list[tuple[str, list[list[float]], list[list[float]], list[float]]] = [
         (
             "uniform",
             [[0.625, 0.5625, 0.4375, 0.25], [0.1875, 0.1875, 0.125, 0.125]],
@@ -68,18 +67,31 @@ def test_unknown_prior_lists_the_valid_ones():
             [[0, 0.25, 0.416667, 0.607143], [0, 0, 0.166667, 0.071429]],
             [0.75, 0.75, 0.75, 0.75],
         ),
-    ],
-)
-def test_return_and_both_baselines(name, returns_GM, v1_GM, v2_M):
-    prior_M = prior(name, BUDGETS)
-    assert_allclose(returns(SCORES_GM, prior_M), returns_GM, atol=1e-6)
-    assert_allclose(progress_baseline(SCORES_GM, prior_M, 0.5), v1_GM, atol=1e-6)
-    assert_allclose(group_baseline(returns(SCORES_GM, prior_M)), [v2_M], atol=1e-6)
+    ]
+    for name, returns_GM, v1_GM, v2_M in cases:
+        prior_M = prior(name, BUDGETS)
+        assert_allclose(
+            returns(SCORES_GM, prior_M),
+            returns_GM,
+            atol=1e-6,
+            err_msg=name,
+        )
+        assert_allclose(
+            progress_baseline(SCORES_GM, prior_M, 0.5),
+            v1_GM,
+            atol=1e-6,
+            err_msg=name,
+        )
+        assert_allclose(
+            group_baseline(returns(SCORES_GM, prior_M)),
+            [v2_M],
+            atol=1e-6,
+            err_msg=name,
+        )
 
 
-@pytest.mark.parametrize(
-    ("name", "mode", "expected"),
-    [
+def test_thought_advantages() -> None:
+    cases: list[tuple[str, str, list[list[float]]]] = [
         (
             "uniform",
             "brpo",
@@ -115,21 +127,19 @@ def test_return_and_both_baselines(name, returns_GM, v1_GM, v2_M):
         ),
         ("base", "v1only", [[1, 0.75, 0.583333, 0.392857], [0.5, 0.5, 0.333333, 0.428571]]),
         ("base", "v2only", [[0.25, 0.25, 0.25, 0.25], [-0.25, -0.25, -0.25, -0.25]]),
-    ],
-)
-def test_thought_advantages(name, mode, expected):
-    advantages_GM = thought_advantages(SCORES_GM, prior(name, BUDGETS), mode=mode)
-    assert_allclose(advantages_GM, expected, atol=1e-6)
+    ]
+    for name, mode, expected in cases:
+        advantages_GM = thought_advantages(SCORES_GM, prior(name, BUDGETS), mode=mode)
+        assert_allclose(advantages_GM, expected, atol=1e-6, err_msg=str((name, mode)))
 
 
-def test_anytime_and_final_accuracy_are_mean_returns():
+def test_anytime_and_final_accuracy_are_mean_returns() -> None:
     assert returns(SCORES_GM, prior("uniform", BUDGETS))[:, 0].mean() == pytest.approx(0.40625)
     assert returns(SCORES_GM, prior("base", BUDGETS))[:, 0].mean() == pytest.approx(0.75)
 
 
-@pytest.mark.parametrize(
-    ("name", "mode", "expected"),
-    [
+def test_thought_advantages_equal_the_published_code() -> None:
+    cases: list[tuple[str, str, list[list[float]]]] = [
         ("uniform", "brpo", [[0.125, 0.25, 0.197917, 0.053571], [-0.125, 0, 0.15625, 0.133929]]),
         (
             "linear",
@@ -144,13 +154,12 @@ def test_anytime_and_final_accuracy_are_mean_returns():
         ),
         ("uniform", "v2only", [[0.125, 0.125, 0.0625, 0], [-0.125, -0.125, -0.0625, 0]]),
         ("uniform", "none", [[0.625, 0.625, 0.5, 0.25], [0.375, 0.375, 0.375, 0.25]]),
-    ],
-)
-def test_thought_advantages_equal_the_published_code(name, mode, expected):
-    flat_GN = np.array([[0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1]], dtype=np.float64)
-    scores_GM = flat_GN.reshape(2, 4, 2).mean(axis=2)
-    advantages_GM = thought_advantages(scores_GM, prior(name, BUDGETS), mode=mode)
-    assert_allclose(advantages_GM, expected, atol=1e-6)
+    ]
+    for name, mode, expected in cases:
+        flat_GN = np.array([[0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1]], dtype=np.float64)
+        scores_GM = flat_GN.reshape(2, 4, 2).mean(axis=2)
+        advantages_GM = thought_advantages(scores_GM, prior(name, BUDGETS), mode=mode)
+        assert_allclose(advantages_GM, expected, atol=1e-6, err_msg=str((name, mode)))
 
 
 # An early finish: thought 0 closed itself after 4500 tokens, thought 1 ran out at 8000; A = 2.
@@ -158,9 +167,8 @@ EARLY_SCORES_GN = [[0, 0, 0, 1, 1, 1, 0, 1], [0, 0, 0, 0, 1, 0, 1, 1]]
 EARLY_SPLITS_GN = [[0, 0, 1, 1, 2, 2, 2, 2], [0, 0, 1, 1, 2, 2, 3, 3]]
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
+def test_thought_advantages_of_an_early_finish() -> None:
+    cases: list[tuple[str, list[list[float]]]] = [
         (
             "uniform",
             [[0.0625, 0.171875, 0.104167, -0.055804], [-0.0625, 0.046875, 0.1875, 0.149554]],
@@ -173,15 +181,19 @@ EARLY_SPLITS_GN = [[0, 0, 1, 1, 2, 2, 2, 2], [0, 0, 1, 1, 2, 2, 3, 3]]
             "base",
             [[-0.25, -0.0625, -0.041667, -0.223214], [0.25, 0.4375, 0.625, 0.598214]],
         ),
-    ],
-)
-def test_thought_advantages_of_an_early_finish(name, expected):
-    scores_GM = np.reshape(EARLY_SCORES_GN, (2, 4, 2)).mean(axis=2)
-    assert_array_equal(scores_GM, [[0, 0.5, 1, 0.5], [0, 0, 0.5, 1]])
-    assert_allclose(thought_advantages(scores_GM, prior(name, BUDGETS)), expected, atol=1e-6)
+    ]
+    for name, expected in cases:
+        scores_GM = np.reshape(EARLY_SCORES_GN, (2, 4, 2)).mean(axis=2)
+        assert_array_equal(scores_GM, [[0, 0.5, 1, 0.5], [0, 0, 0.5, 1]])
+        assert_allclose(
+            thought_advantages(scores_GM, prior(name, BUDGETS)),
+            expected,
+            atol=1e-6,
+            err_msg=name,
+        )
 
 
-def test_answer_advantages_of_an_early_finish():
+def test_answer_advantages_of_an_early_finish() -> None:
     assert_allclose(
         answer_advantages(EARLY_SCORES_GN, EARLY_SPLITS_GN, 2),
         [[0, 0, -0.5, 0.5, 0.25, 0.25, -0.75, 0.25], [0, 0, 0, 0, 0.5, -0.5, 0, 0]],
@@ -189,12 +201,12 @@ def test_answer_advantages_of_an_early_finish():
     )
     assert_allclose(
         answer_advantages(EARLY_SCORES_GN, EARLY_SPLITS_GN, 2, method="grpo"),
-        [[0, 0, 0, 0, 0, 0, 0, 0.25], [0, 0, 0, 0, 0, 0, 0, 0]],
+        [[0.0, 0, 0, 0, 0, 0, 0, 0.25], [0.0] * 8],
         atol=1e-6,
     )
 
 
-def test_single_answers_take_the_mean_of_their_slot():
+def test_single_answers_take_the_mean_of_their_slot() -> None:
     scores_GN, splits_GN = [[0, 1, 1, 1], [0, 0, 1, 0]], [[0, 1, 2, 3], [0, 1, 1, 1]]
     assert_allclose(
         answer_advantages(scores_GN, splits_GN, 1), [[0, 0.5, 0, 0.5], [0, -0.5, 0, -0.5]]
@@ -205,18 +217,27 @@ def test_single_answers_take_the_mean_of_their_slot():
     )
 
 
-@pytest.mark.parametrize(
-    ("scores_G", "expected_G"),
-    [([1, 0, 0, 1], [0.5, -0.5, -0.5, 0.5]), ([0.75, 0.25, 0, 1], [0.25, -0.25, -0.5, 0.5])],
-)
-def test_one_budget_is_dr_grpo(scores_G, expected_G):
-    scores_G1, prior_1 = np.reshape(scores_G, (4, 1)), prior("uniform", [8000])
-    for mode in ("brpo", "v2only"):
-        assert_allclose(thought_advantages(scores_G1, prior_1, mode=mode)[:, 0], expected_G)
-    assert_allclose(thought_advantages(scores_G1, prior_1, mode="v1only")[:, 0], scores_G)
+def test_one_budget_is_dr_grpo() -> None:
+    cases: list[tuple[list[float], list[float]]] = [
+        ([1, 0, 0, 1], [0.5, -0.5, -0.5, 0.5]),
+        ([0.75, 0.25, 0, 1], [0.25, -0.25, -0.5, 0.5]),
+    ]
+    for scores_G, expected_G in cases:
+        scores_G1, prior_1 = np.reshape(scores_G, (4, 1)), prior("uniform", [8000])
+        for mode in ("brpo", "v2only"):
+            assert_allclose(
+                thought_advantages(scores_G1, prior_1, mode=mode)[:, 0],
+                expected_G,
+                err_msg=str(scores_G),
+            )
+        assert_allclose(
+            thought_advantages(scores_G1, prior_1, mode="v1only")[:, 0],
+            scores_G,
+            err_msg=str(scores_G),
+        )
 
 
-def test_uneven_budgets_with_both_coefficients():
+def test_uneven_budgets_with_both_coefficients() -> None:
     budgets, scores_GM = (1000, 2000, 8000), [[0.25, 0.5, 1], [0, 0.25, 0.5]]
     prior_M = prior("uniform", budgets)
     assert_allclose(budget_coefficients(budgets), [0, 0.125, 0.25])
@@ -232,21 +253,19 @@ def test_uneven_budgets_with_both_coefficients():
     )
 
 
-@pytest.mark.parametrize(
-    ("decay", "mean_M"),
-    [
+def test_decay_weighs_earlier_scores() -> None:
+    cases: list[tuple[float, list[float]]] = [
         (1.0, [0, 0, 0.5, 1 / 3]),
         (0.5, [0, 0, 2 / 3, 2 / 7]),
         (0.25, [0, 0, 4 / 5, 4 / 21]),
         (1e-300, [0, 0, 1, 0]),
-    ],
-)
-def test_decay_weighs_earlier_scores(decay, mean_M):
-    baseline_GM = progress_baseline([[0, 1, 0, 1]], prior("base", BUDGETS), decay)
-    assert_allclose(baseline_GM, [mean_M], atol=1e-12)
+    ]
+    for decay, mean_M in cases:
+        baseline_GM = progress_baseline([[0, 1, 0, 1]], prior("base", BUDGETS), decay)
+        assert_allclose(baseline_GM, [mean_M], atol=1e-12, err_msg=str(decay))
 
 
-def test_a_lone_thought_has_no_group_baseline():
+def test_a_lone_thought_has_no_group_baseline() -> None:
     prior_M = prior("uniform", BUDGETS)
     alone_1M = SCORES_GM[:1]
     assert_allclose(
@@ -254,9 +273,8 @@ def test_a_lone_thought_has_no_group_baseline():
     )
 
 
-@pytest.mark.parametrize(
-    ("length", "closed", "expected"),
-    [
+def test_truncation_plan() -> None:
+    cases: list[tuple[int, bool, list[tuple[int, int, bool]]]] = [
         (2000, True, [(2000, 4, False)]),
         (2001, True, [(2000, 1, True), (2001, 3, False)]),
         (4500, True, [(2000, 1, True), (4000, 1, True), (4500, 2, False)]),
@@ -264,17 +282,16 @@ def test_a_lone_thought_has_no_group_baseline():
         (8000, True, [(2000, 1, True), (4000, 1, True), (6000, 1, True), (8000, 1, False)]),
         (8000, False, [(2000, 1, True), (4000, 1, True), (6000, 1, True), (8000, 1, True)]),
         (5000, False, [(2000, 1, True), (4000, 1, True), (5000, 2, True)]),
-    ],
-)
-def test_truncation_plan(length, closed, expected):
-    for answers in (1, 4):
-        assert truncation_plan(length, closed, BUDGETS, answers) == [
-            (cut, answers * shared, split, truncated)
-            for split, (cut, shared, truncated) in enumerate(expected)
-        ]
+    ]
+    for length, closed, expected in cases:
+        for answers in (1, 4):
+            assert truncation_plan(length, closed, BUDGETS, answers) == [
+                (cut, answers * shared, split, truncated)
+                for split, (cut, shared, truncated) in enumerate(expected)
+            ], (length, closed)
 
 
-def test_truncation_plan_of_a_short_thought():
+def test_truncation_plan_of_a_short_thought() -> None:
     assert truncation_plan(5, True, (2, 4, 6, 8), 1) == [
         (2, 1, 0, True),
         (4, 1, 1, True),
@@ -282,24 +299,22 @@ def test_truncation_plan_of_a_short_thought():
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_thought_advantages_refuses() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"mode": "v3only"}, "mode 'v3only' is unknown; use 'brpo', 'v1only', 'v2only', 'none'"),
         ({"decay": 0.0}, "decay 0.0 must be greater than 0 and at most 1"),
         ({"decay": 1.5}, "decay 1.5 must be"),
-    ],
-)
-def test_thought_advantages_refuses(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        thought_advantages(SCORES_GM, prior("uniform", BUDGETS), **arguments)
+    ]
+    for arguments, message in cases:
+        with pytest.raises(ValueError, match=message):
+            thought_advantages(SCORES_GM, prior("uniform", BUDGETS), **arguments)
 
 
-def test_scores_must_fit_the_prior():
+def test_scores_must_fit_the_prior() -> None:
     with pytest.raises(ValueError, match=r"shape \(2, 4\) do not fit 1 prior weights"):
         thought_advantages(SCORES_GM, [1.0])
 
 
-def test_unknown_answer_method():
+def test_unknown_answer_method() -> None:
     with pytest.raises(ValueError, match="answer method 'rloo' is unknown; use 'brpo' or 'grpo'"):
         answer_advantages([[0.0]], [[0]], 1, method="rloo")

@@ -10,15 +10,17 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
-import pytest
 from numpy.testing import assert_allclose
+from numpy.typing import NDArray
 
 from rlsys.algorithms.brpo import prior, thought_advantages
 
 PROBABILITIES_M = (0.3, 0.45, 0.2, 0.6)
 
 
-def true_gradient(weights_M, probabilities_M):
+def true_gradient(
+    weights_M: NDArray[np.float64], probabilities_M: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Gradient of E[sum of prior * score] by the logit of each bit, in closed form."""
     num_budgets = len(weights_M)
     gradient_M = np.zeros(num_budgets)
@@ -29,7 +31,12 @@ def true_gradient(weights_M, probabilities_M):
     return gradient_M
 
 
-def expected_gradient(weights_M, probabilities_M, num_thoughts, mode):
+def expected_gradient(
+    weights_M: NDArray[np.float64],
+    probabilities_M: NDArray[np.float64],
+    num_thoughts: int,
+    mode: str,
+) -> NDArray[np.float64]:
     """E[mean over thoughts of (d log policy / d logit) * advantage], over every possible group."""
     num_budgets = len(weights_M)
     total_M = np.zeros(num_budgets)
@@ -42,9 +49,8 @@ def expected_gradient(weights_M, probabilities_M, num_thoughts, mode):
     return total_M
 
 
-@pytest.mark.parametrize(
-    ("num_thoughts", "num_budgets", "mode", "ratio_M"),
-    [
+def test_expected_gradient_is_the_true_one_times_a_known_factor() -> None:
+    cases: list[tuple[int, int, str, list[float]]] = [
         (2, 4, "brpo", [0.5, 0.625, 0.75, 0.875]),
         (2, 4, "v2only", [0.5, 0.5, 0.5, 0.5]),
         (2, 4, "v1only", [1, 1, 1, 1]),
@@ -53,13 +59,15 @@ def expected_gradient(weights_M, probabilities_M, num_thoughts, mode):
         (2, 2, "brpo", [0.5, 0.75]),
         (3, 3, "brpo", [0.666667, 0.777778, 0.888889]),
         (3, 3, "v2only", [0.666667, 0.666667, 0.666667]),
-    ],
-)
-@pytest.mark.parametrize("name", ["uniform", "linear", "base"])
-def test_expected_gradient_is_the_true_one_times_a_known_factor(
-    num_thoughts, num_budgets, mode, ratio_M, name
-):
-    weights_M = prior(name, range(1, num_budgets + 1))
-    probabilities_M = np.array(PROBABILITIES_M[:num_budgets])
-    estimate_M = expected_gradient(weights_M, probabilities_M, num_thoughts, mode)
-    assert_allclose(estimate_M / true_gradient(weights_M, probabilities_M), ratio_M, atol=1e-6)
+    ]
+    for name in ["uniform", "linear", "base"]:
+        for num_thoughts, num_budgets, mode, ratio_M in cases:
+            weights_M = prior(name, range(1, num_budgets + 1))
+            probabilities_M = np.array(PROBABILITIES_M[:num_budgets])
+            estimate_M = expected_gradient(weights_M, probabilities_M, num_thoughts, mode)
+            assert_allclose(
+                estimate_M / true_gradient(weights_M, probabilities_M),
+                ratio_M,
+                atol=1e-6,
+                err_msg=str((num_thoughts, num_budgets, mode)),
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ def slow_thought_advantages(
     result = np.zeros_like(scores)
 
     def future(g: int, s: int) -> float:
-        return sum(weights[k] * scores[g, k] for k in range(s, num_budgets))
+        return float(sum(weights[k] * scores[g, k] for k in range(s, num_budgets)))
 
     for g in range(num_thoughts):
         for s in range(num_budgets):
@@ -96,7 +97,13 @@ def slow_thought_advantages(
 
 
 @given(scored_groups(), PRIORS, MODES, DECAYS, st.booleans())
-def test_thought_advantages_equal_the_slow_loop(group, name, mode, decay, by_budget):
+def test_thought_advantages_equal_the_slow_loop(
+    group: tuple[NDArray[np.float64], tuple[int, ...]],
+    name: str,
+    mode: str,
+    decay: float,
+    by_budget: bool,
+) -> None:
     scores_GM, budgets = group
     shares_M = budget_coefficients(budgets) if by_budget else None
     weights_M = prior(name, budgets)
@@ -108,7 +115,9 @@ def test_thought_advantages_equal_the_slow_loop(group, name, mode, decay, by_bud
 
 
 @given(answered_groups(), st.sampled_from(["brpo", "grpo"]))
-def test_answer_advantages_equal_the_slow_loop(group, method):
+def test_answer_advantages_equal_the_slow_loop(
+    group: tuple[NDArray[np.float64], NDArray[np.int64], int, tuple[int, ...]], method: str
+) -> None:
     scores_GN, splits_GN, answers, _ = group
     expected_GN = np.zeros_like(scores_GN)
     num_thoughts, num_answers = scores_GN.shape
@@ -126,7 +135,9 @@ def test_answer_advantages_equal_the_slow_loop(group, method):
 
 
 @given(scored_groups(), PRIORS)
-def test_one_budget_subtracts_the_group_mean(group, name):
+def test_one_budget_subtracts_the_group_mean(
+    group: tuple[NDArray[np.float64], tuple[int, ...]], name: str
+) -> None:
     scores_G1 = group[0][:, :1]
     advantages_G1 = thought_advantages(scores_G1, prior(name, [64]))
     assert_allclose(advantages_G1, scores_G1 - scores_G1.mean(), atol=TOLERANCE)
@@ -137,7 +148,9 @@ def test_one_budget_subtracts_the_group_mean(group, name):
 
 
 @given(scored_groups())
-def test_base_prior_with_the_group_mean_is_flat_over_slots(group):
+def test_base_prior_with_the_group_mean_is_flat_over_slots(
+    group: tuple[NDArray[np.float64], tuple[int, ...]],
+) -> None:
     scores_GM, budgets = group
     advantages_GM = thought_advantages(scores_GM, prior("base", budgets), mode="v2only")
     final_G1 = scores_GM[:, -1:]
@@ -146,7 +159,9 @@ def test_base_prior_with_the_group_mean_is_flat_over_slots(group):
 
 
 @given(scored_groups(), PRIORS, DECAYS)
-def test_sums_over_the_group(group, name, decay):
+def test_sums_over_the_group(
+    group: tuple[NDArray[np.float64], tuple[int, ...]], name: str, decay: float
+) -> None:
     scores_GM, budgets = group
     weights_M = prior(name, budgets)
     v2only_GM = thought_advantages(scores_GM, weights_M, mode="v2only")
@@ -159,7 +174,7 @@ def test_sums_over_the_group(group, name, decay):
 
 
 @given(scored_groups(), PRIORS)
-def test_returns_telescope(group, name):
+def test_returns_telescope(group: tuple[NDArray[np.float64], tuple[int, ...]], name: str) -> None:
     scores_GM, budgets = group
     weights_M = prior(name, budgets)
     returns_GM = returns(scores_GM, weights_M)
@@ -170,7 +185,13 @@ def test_returns_telescope(group, name):
 
 
 @given(scored_groups(), PRIORS, DECAYS, st.floats(-3, 3), st.floats(0.1, 5))
-def test_shift_and_scale_of_scores(group, name, decay, shift, scale):
+def test_shift_and_scale_of_scores(
+    group: tuple[NDArray[np.float64], tuple[int, ...]],
+    name: str,
+    decay: float,
+    shift: float,
+    scale: float,
+) -> None:
     scores_GM, budgets = group
     weights_M = prior(name, budgets)
     for mode in ("brpo", "v1only", "v2only", "none", "notrain"):
@@ -185,7 +206,9 @@ def test_shift_and_scale_of_scores(group, name, decay, shift, scale):
 
 
 @given(budgets_of(), st.lists(st.floats(0, 1), min_size=2, max_size=5), PRIORS, DECAYS)
-def test_scores_constant_along_a_thought(budgets, scores_G, name, decay):
+def test_scores_constant_along_a_thought(
+    budgets: tuple[int, ...], scores_G: list[float], name: str, decay: float
+) -> None:
     num_budgets, weights_M = len(budgets), prior(name, budgets)
     scores_GM = np.repeat(np.reshape(scores_G, (-1, 1)), num_budgets, axis=1)
     v1_GM = progress_baseline(scores_GM, weights_M, decay)
@@ -199,7 +222,9 @@ def test_scores_constant_along_a_thought(budgets, scores_G, name, decay):
 
 
 @given(budgets_of(), st.floats(0, 1), st.integers(2, 5), PRIORS, DECAYS)
-def test_equal_scores_teach_nothing(budgets, score, num_thoughts, name, decay):
+def test_equal_scores_teach_nothing(
+    budgets: tuple[int, ...], score: float, num_thoughts: int, name: str, decay: float
+) -> None:
     scores_GM = np.full((num_thoughts, len(budgets)), score)
     for mode in ("brpo", "v2only"):
         advantages_GM = thought_advantages(scores_GM, prior(name, budgets), mode=mode, decay=decay)
@@ -207,7 +232,9 @@ def test_equal_scores_teach_nothing(budgets, score, num_thoughts, name, decay):
 
 
 @given(scored_groups(), PRIORS, DECAYS, st.booleans())
-def test_the_baseline_lies_between_its_halves(group, name, decay, by_budget):
+def test_the_baseline_lies_between_its_halves(
+    group: tuple[NDArray[np.float64], tuple[int, ...]], name: str, decay: float, by_budget: bool
+) -> None:
     scores_GM, budgets = group
     weights_M = prior(name, budgets)
     shares_M = budget_coefficients(budgets) if by_budget else None
@@ -223,7 +250,12 @@ def test_the_baseline_lies_between_its_halves(group, name, decay, by_budget):
 
 
 @given(scored_groups(), PRIORS, MODES, st.randoms())
-def test_order_of_thoughts_does_not_matter(group, name, mode, random):
+def test_order_of_thoughts_does_not_matter(
+    group: tuple[NDArray[np.float64], tuple[int, ...]],
+    name: str,
+    mode: str,
+    random: Random,
+) -> None:
     scores_GM, budgets = group
     order = random.sample(range(len(scores_GM)), len(scores_GM))
     weights_M = prior(name, budgets)
@@ -233,7 +265,9 @@ def test_order_of_thoughts_does_not_matter(group, name, mode, random):
 
 
 @given(scored_groups(), PRIORS, MODES, st.data())
-def test_other_thoughts_count_from_the_slot_on_only(group, name, mode, data):
+def test_other_thoughts_count_from_the_slot_on_only(
+    group: tuple[NDArray[np.float64], tuple[int, ...]], name: str, mode: str, data: st.DataObject
+) -> None:
     scores_GM, budgets = group
     slot = data.draw(st.integers(0, len(budgets) - 1))
     changed_GM = scores_GM.copy()
@@ -245,7 +279,9 @@ def test_other_thoughts_count_from_the_slot_on_only(group, name, mode, data):
 
 
 @given(answered_groups())
-def test_answers_of_one_cut_sum_to_zero(group):
+def test_answers_of_one_cut_sum_to_zero(
+    group: tuple[NDArray[np.float64], NDArray[np.int64], int, tuple[int, ...]],
+) -> None:
     scores_GN, splits_GN, answers, _ = group
     advantages_GN = answer_advantages(scores_GN, splits_GN, answers)
     if answers == 1:
@@ -256,7 +292,9 @@ def test_answers_of_one_cut_sum_to_zero(group):
 
 
 @given(budgets_of(most=8), st.data(), st.booleans(), st.integers(1, 4))
-def test_the_plan_covers_every_slot_once(budgets, data, closed, answers):
+def test_the_plan_covers_every_slot_once(
+    budgets: tuple[int, ...], data: st.DataObject, closed: bool, answers: int
+) -> None:
     length = data.draw(st.integers(1, budgets[-1]))
     plan = truncation_plan(length, closed, budgets, answers)
     assert sum(branch.answers for branch in plan) == len(budgets) * answers
@@ -269,7 +307,9 @@ def test_the_plan_covers_every_slot_once(budgets, data, closed, answers):
 
 @settings(max_examples=50)
 @given(scored_groups(), PRIORS, DECAYS)
-def test_float32_scores_are_computed_in_float64(group, name, decay):
+def test_float32_scores_are_computed_in_float64(
+    group: tuple[NDArray[np.float64], tuple[int, ...]], name: str, decay: float
+) -> None:
     scores_GM, budgets = group
     advantages_GM = thought_advantages(
         scores_GM.astype(np.float32), prior(name, budgets), decay=decay

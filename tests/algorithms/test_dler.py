@@ -13,11 +13,11 @@ from rlsys.algorithms.loss import advantage_scale
 from rlsys.types import NO_PARENT, Kind, Sample, Segment
 
 
-def test_long_responses_earn_nothing():
+def test_long_responses_earn_nothing() -> None:
     assert_array_equal(truncated_rewards([1, 1, 0, 0.5], [10, 11, 3, 10], limit=10), [1, 0, 0, 0.5])
 
 
-def test_hand_worked_advantages():
+def test_hand_worked_advantages() -> None:
     assert_allclose(
         group_advantages([1, 1, 1, 0], [10, 99, 10, 10], limit=10), [0.5, -0.5, 0.5, -0.5]
     )
@@ -27,7 +27,9 @@ def test_hand_worked_advantages():
     ("rewards", "lengths"),
     [([0, 0, 0], [1, 2, 3]), ([1, 1, 1], [1, 2, 3]), ([1, 1, 1], [98, 99, 97]), ([1], [5])],
 )
-def test_groups_without_a_difference_stay_at_exactly_zero(rewards, lengths):
+def test_groups_without_a_difference_stay_at_exactly_zero(
+    rewards: list[int], lengths: list[int]
+) -> None:
     advantages_G = group_advantages(rewards, lengths, limit=10)
     assert_array_equal(advantages_G * advantage_scale(1e-30, 1), np.zeros(len(rewards)))
 
@@ -44,7 +46,9 @@ batches = st.integers(2, 6).flatmap(
 
 
 @given(batches)
-def test_scaled_over_the_batch_it_is_the_published_formula(batch):
+def test_scaled_over_the_batch_it_is_the_published_formula(
+    batch: list[list[tuple[float, int]]],
+) -> None:
     """A reward minus its group's mean, then minus the batch's mean, over the batch's deviation."""
     plain = []
     for group in batch:
@@ -59,13 +63,13 @@ def test_scaled_over_the_batch_it_is_the_published_formula(batch):
     assert_allclose(found * scale, [(a - mean) / deviation for a in plain], atol=1e-9)
 
 
-def test_a_batch_without_signal_is_not_scaled_up():
+def test_a_batch_without_signal_is_not_scaled_up() -> None:
     assert advantage_scale(0.0, 8) == pytest.approx(1e4)
     assert advantage_scale(0.0, 0) == pytest.approx(1e4)
     assert advantage_scale(8 * 0.25, 8) == pytest.approx(2.0)
 
 
-def sample(advantages, rows=None):
+def sample(advantages: list[float], rows: list[int] | None = None) -> Sample:
     """A prompt and a thought with these advantages."""
     tokens = len(advantages)
     thought = Segment(
@@ -84,10 +88,10 @@ def sample(advantages, rows=None):
     )
 
 
-def test_an_episode_counts_once_however_long_it_is():
+def test_an_episode_counts_once_however_long_it_is() -> None:
     groups = [(sample([2.0]), sample([1.0] * 9)), (sample([]), sample([1.0, 3.0], rows=[2, 1]))]
 
-    def share(*rows):
+    def share(*rows: tuple[tuple[int, int], ...]) -> tuple[float, int]:
         step = OptimizerStep(rows=rows, episodes=4, trained_tokens=13)
         return advantage_squares(RankPlan(groups=(0, 1), row_tokens=64, steps=(step,)), groups)
 

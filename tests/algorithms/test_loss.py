@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
+from typing import Literal
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from rlsys.algorithms.loss import (
     LossInputs,
@@ -23,11 +26,16 @@ EVERYTHING = LossConfig(
 GARBAGE = (float("nan"), float("inf"), float("-inf"), 1e30)
 
 
-def double(values):
+def double(values: float | list[float]) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def inputs_of_ratios(ratios_T, advantages_T, weights_T, importance_T=None):
+def inputs_of_ratios(
+    ratios_T: list[float],
+    advantages_T: list[float],
+    weights_T: list[float],
+    importance_T: list[float] | None = None,
+) -> LossInputs:
     """Tokens with given ratios between new and old, and between old and engine (1 if None)."""
     old_T = torch.full((len(ratios_T),), -1.0, dtype=torch.float64)
     sampled_T = old_T if importance_T is None else old_T - double(importance_T).log()
@@ -40,11 +48,11 @@ def inputs_of_ratios(ratios_T, advantages_T, weights_T, importance_T=None):
     )
 
 
-def random_inputs(seed, length, *, untrained=0.3):
+def random_inputs(seed: int, length: int, *, untrained: float = 0.3) -> LossInputs:
     """Tokens whose ratios fall on both sides of both clips, some of them with weight 0."""
     generator = torch.Generator().manual_seed(seed)
 
-    def normal(spread):
+    def normal(spread: float) -> Tensor:
         return spread * torch.randn(length, generator=generator, dtype=torch.float64)
 
     logprobs_T = -normal(1.0).abs()
@@ -61,16 +69,19 @@ def random_inputs(seed, length, *, untrained=0.3):
     )
 
 
-def take(inputs, index):
+def take(inputs: LossInputs, index: Tensor) -> LossInputs:
     given = {f.name: getattr(inputs, f.name) for f in fields(LossInputs)}
     return LossInputs(**{k: None if v is None else v[index] for k, v in given.items()})
 
 
-def gradient(loss, inputs):
-    return torch.autograd.grad(loss, (inputs.logprobs_T, inputs.entropy_T))
+def gradient(loss: Tensor, inputs: LossInputs) -> tuple[Tensor, Tensor]:
+    assert inputs.entropy_T is not None
+    logprobs_T, entropy_T = torch.autograd.grad(loss, (inputs.logprobs_T, inputs.entropy_T))
+    return logprobs_T, entropy_T
 
 
-def require_grad(inputs):
+def require_grad(inputs: LossInputs) -> LossInputs:
+    assert inputs.entropy_T is not None
     return replace(
         inputs,
         logprobs_T=inputs.logprobs_T.clone().requires_grad_(),
@@ -78,7 +89,7 @@ def require_grad(inputs):
     )
 
 
-def test_constant_normaliser_with_hand_worked_numbers():
+def test_constant_normaliser_with_hand_worked_numbers() -> None:
     scale = token_scale("constant", episodes=2, constant=10, trained_tokens=6, episode_tokens=3)
     mask_T = [1, 1, 1, 0, 1, 1, 0, 1]
     inputs = inputs_of_ratios(
@@ -112,9 +123,8 @@ def test_constant_normaliser_with_hand_worked_numbers():
     )
 
 
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "slope"),
-    [
+def test_each_side_has_its_own_clip() -> None:
+    cases: list[tuple[float, float, float]] = [
         # d loss / d log-prob is -advantage * ratio, and 0 where the clip binds.
         (1.0, 0.5, -0.5),
         (1.29, 0.5, 0.0),
@@ -123,16 +133,19 @@ def test_constant_normaliser_with_hand_worked_numbers():
         (0.79, -0.5, 0.0),
         (0.81, -0.5, 0.405),
         (0.79, 0.5, -0.395),
-    ],
-)
-def test_each_side_has_its_own_clip(ratio, advantage, slope):
-    inputs = inputs_of_ratios([ratio], [advantage], [1.0])
-    loss, _ = policy_loss(inputs, LossConfig(clip_low=0.2, clip_high=0.28))
-    loss.backward()
-    assert inputs.logprobs_T.grad.item() == pytest.approx(slope, abs=1e-12)
+    ]
+    for ratio, advantage, slope in cases:
+        inputs = inputs_of_ratios([ratio], [advantage], [1.0])
+        loss, _ = policy_loss(inputs, LossConfig(clip_low=0.2, clip_high=0.28))
+        loss.backward()
+        assert inputs.logprobs_T.grad.item() == pytest.approx(slope, abs=1e-12), (
+            ratio,
+            advantage,
+            slope,
+        )
 
 
-def test_importance_weight_is_truncated_and_constant():
+def test_importance_weight_is_truncated_and_constant() -> None:
     inputs = inputs_of_ratios([1, 1, 1], [1, 1, 1], [1, 1, 1], importance_T=[0.5, 1.5, 40.0])
     inputs.old_logprobs_T.requires_grad_()
     loss, metrics = policy_loss(inputs, LossConfig(importance_cap=2.0))
@@ -146,7 +159,7 @@ def test_importance_weight_is_truncated_and_constant():
     assert summary["engine_gap_max"] == pytest.approx(double(40.0).log().item())
 
 
-def test_kl_and_entropy_terms():
+def test_kl_and_entropy_terms() -> None:
     inputs = replace(
         inputs_of_ratios([1, 1], [0, 0], [1.0, 2.0]),
         reference_logprobs_T=double([-1.0, -1.5]),
@@ -161,14 +174,17 @@ def test_kl_and_entropy_terms():
 
 @given(st.integers(0, 10_000), st.integers(1, 40), st.integers(1, 6))
 @settings(max_examples=50)
-def test_every_split_has_the_same_loss_gradient_and_metrics(seed, length, parts):
+def test_every_split_has_the_same_loss_gradient_and_metrics(
+    seed: int, length: int, parts: int
+) -> None:
     whole = require_grad(random_inputs(seed, length))
     loss, metrics = policy_loss(whole, EVERYTHING)
     expected = gradient(loss, whole)
 
     generator = torch.Generator().manual_seed(seed + 1)
     owner_T = torch.randint(parts, (length,), generator=generator)
-    split_loss, split_metrics = torch.zeros((), dtype=torch.float64), None
+    split_loss = torch.zeros((), dtype=torch.float64)
+    split_metrics: dict[str, Tensor] = {}
     for part in range(parts):
         index = (owner_T == part).nonzero().squeeze(1)
         if len(index):
@@ -183,10 +199,10 @@ def test_every_split_has_the_same_loss_gradient_and_metrics(seed, length, parts)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_gradient_equals_finite_differences(seed):
+def test_gradient_equals_finite_differences(seed: int) -> None:
     inputs = random_inputs(seed, 40)
 
-    def loss_of(logprobs_T, entropy_T):
+    def loss_of(logprobs_T: Tensor, entropy_T: Tensor) -> Tensor:
         changed = replace(inputs, logprobs_T=logprobs_T, entropy_T=entropy_T)
         return policy_loss(changed, EVERYTHING)[0]
 
@@ -202,27 +218,27 @@ def test_gradient_equals_finite_differences(seed):
         assert slopes[1][index].item() == pytest.approx(((up - down) / (2 * step)).item(), abs=1e-7)
 
 
-@pytest.mark.parametrize("garbage", GARBAGE)
-def test_nothing_leaks_from_untrained_tokens(garbage):
-    clean = random_inputs(3, 20, untrained=0.5)
-    untrained_T = clean.weights_T == 0
-    assert untrained_T.any()
-    dirty = {
-        f.name: torch.where(untrained_T, garbage, getattr(clean, f.name))
-        for f in fields(LossInputs)
-        if f.name not in ("weights_T", "sequences_T")
-    }
-    results = []
-    for inputs in (require_grad(clean), require_grad(replace(clean, **dirty))):
-        loss, metrics = policy_loss(inputs, EVERYTHING)
-        results.append((loss, gradient(loss, inputs), summarise(metrics)))
-    (loss, slopes, summary), (dirty_loss, dirty_slopes, dirty_summary) = results
-    assert dirty_loss.item() == loss.item()
-    torch.testing.assert_close(dirty_slopes, slopes, rtol=0, atol=0)
-    assert dirty_summary == summary
+def test_nothing_leaks_from_untrained_tokens() -> None:
+    for garbage in GARBAGE:
+        clean = random_inputs(3, 20, untrained=0.5)
+        untrained_T = clean.weights_T == 0
+        assert untrained_T.any(), garbage
+        dirty = {
+            f.name: torch.where(untrained_T, garbage, getattr(clean, f.name))
+            for f in fields(LossInputs)
+            if f.name not in ("weights_T", "sequences_T")
+        }
+        results = []
+        for inputs in (require_grad(clean), require_grad(replace(clean, **dirty))):
+            loss, metrics = policy_loss(inputs, EVERYTHING)
+            results.append((loss, gradient(loss, inputs), summarise(metrics)))
+        (loss, slopes, summary), (dirty_loss, dirty_slopes, dirty_summary) = results
+        assert dirty_loss.item() == loss.item(), garbage
+        torch.testing.assert_close(dirty_slopes, slopes, rtol=0, atol=0)
+        assert dirty_summary == summary, garbage
 
 
-def test_a_micro_batch_without_trained_tokens_is_silent():
+def test_a_micro_batch_without_trained_tokens_is_silent() -> None:
     inputs = require_grad(replace(random_inputs(0, 8), weights_T=torch.zeros(8)))
     loss, metrics = policy_loss(inputs, EVERYTHING)
     assert loss.item() == 0.0
@@ -230,7 +246,7 @@ def test_a_micro_batch_without_trained_tokens_is_silent():
     assert set(summarise(metrics).values()) == {0.0}
 
 
-def test_terms_with_a_coefficient_need_their_input():
+def test_terms_with_a_coefficient_need_their_input() -> None:
     inputs = inputs_of_ratios([1.0], [1.0], [1.0])
     with pytest.raises(AssertionError):
         policy_loss(inputs, LossConfig(kl_coefficient=0.1))
@@ -238,7 +254,7 @@ def test_terms_with_a_coefficient_need_their_input():
         policy_loss(inputs, LossConfig(entropy_coefficient=0.1))
 
 
-def test_unchanged_policy_has_ratio_one_and_no_divergence():
+def test_unchanged_policy_has_ratio_one_and_no_divergence() -> None:
     inputs = random_inputs(1, 30)
     inputs = replace(inputs, logprobs_T=inputs.old_logprobs_T)
     summary = summarise(policy_loss(inputs, LossConfig())[1])
@@ -247,30 +263,30 @@ def test_unchanged_policy_has_ratio_one_and_no_divergence():
     assert summary["clip_low_share"] == summary["clip_high_share"] == 0.0
 
 
-@pytest.mark.parametrize("garbage", GARBAGE)
-def test_nll(garbage):
-    logprobs_T = double([-1.0, -2.0, garbage, -4.0]).requires_grad_()
-    loss, metrics = nll_loss(logprobs_T, double([0.5, 0.25, 0.0, 0.125]))
-    loss.backward()
-    assert loss.item() == 1.5
-    assert logprobs_T.grad.tolist() == [-0.5, -0.25, 0.0, -0.125]
-    assert summarise(metrics) == pytest.approx({"tokens": 3, "nll_mean": 7 / 3})
+def test_nll() -> None:
+    for garbage in GARBAGE:
+        logprobs_T = double([-1.0, -2.0, garbage, -4.0]).requires_grad_()
+        loss, metrics = nll_loss(logprobs_T, double([0.5, 0.25, 0.0, 0.125]))
+        loss.backward()
+        assert loss.item() == 1.5, garbage
+        assert logprobs_T.grad.tolist() == [-0.5, -0.25, 0.0, -0.125], garbage
+        assert summarise(metrics) == pytest.approx({"tokens": 3, "nll_mean": 7 / 3}), garbage
 
 
-@pytest.mark.parametrize(
-    ("aggregation", "expected"),
-    [
+def test_token_scale() -> None:
+    cases: list[tuple[Literal["constant", "token_mean", "sequence_mean"], float]] = [
         # Two episodes with 2 and 6 trained tokens whose terms are all 1 and all 3.
         ("constant", (2 * 1 + 6 * 3) / (2 * 10)),
         ("token_mean", (2 * 1 + 6 * 3) / 8),
         ("sequence_mean", (1 + 3) / 2),
-    ],
-)
-def test_token_scale(aggregation, expected):
-    total = sum(
-        token_scale(aggregation, episodes=2, constant=10, trained_tokens=8, episode_tokens=tokens)
-        * tokens
-        * term
-        for tokens, term in ((2, 1.0), (6, 3.0))
-    )
-    assert total == pytest.approx(expected)
+    ]
+    for aggregation, expected in cases:
+        total = math.fsum(
+            token_scale(
+                aggregation, episodes=2, constant=10, trained_tokens=8, episode_tokens=tokens
+            )
+            * tokens
+            * term
+            for tokens, term in ((2, 1.0), (6, 3.0))
+        )
+        assert total == pytest.approx(expected), aggregation

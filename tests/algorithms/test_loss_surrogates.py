@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from rlsys.algorithms.loss import (
     LossInputs,
@@ -22,11 +24,17 @@ from rlsys.config import LossConfig
 PLAIN = LossConfig(importance_cap=2.0)
 
 
-def double(values):
+def double(values: list[float]) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def inputs_of(logprobs, old, advantages, sequences=None, weights=None):
+def inputs_of(
+    logprobs: list[float],
+    old: list[float],
+    advantages: list[float],
+    sequences: list[int] | None = None,
+    weights: list[float] | None = None,
+) -> LossInputs:
     old_T = double(old)
     return LossInputs(
         logprobs_T=double(logprobs).requires_grad_(),
@@ -50,12 +58,12 @@ TABLE = ([-1.69315, -1.0, -0.69741], [-1.0, -1.0, -3.0], [1.0, -1.0, -4.0])
         (LossConfig(surrogate="cispo"), -2.9930),
     ],
 )
-def test_published_table(config, expected):
+def test_published_table(config: LossConfig, expected: float) -> None:
     loss, _ = policy_loss(inputs_of(*TABLE), config)
     assert loss.item() == pytest.approx(expected, abs=1e-3)
 
 
-def test_published_case_of_gspo():
+def test_published_case_of_gspo() -> None:
     # Three responses of 5, 2 and 4 tokens. By hand: the means of new - old are 0.14, 1.3 and 0.625,
     # so the ratios are 1.150274, 3.669297 and 1.868246, of which the last two are clipped at 1.2.
     inputs = inputs_of(
@@ -72,7 +80,7 @@ def test_published_case_of_gspo():
     assert inputs.logprobs_T.grad.tolist() == pytest.approx(expected, abs=1e-5)
 
 
-def test_gspo_has_the_gradient_of_the_ratio_of_the_response():
+def test_gspo_has_the_gradient_of_the_ratio_of_the_response() -> None:
     """With one advantage, its tokens together have that gradient, times their number."""
     logprobs = double([-0.9, -1.1, -1.05]).requires_grad_()
     old = double([-1.0, -1.0, -1.0])
@@ -83,7 +91,7 @@ def test_gspo_has_the_gradient_of_the_ratio_of_the_response():
     torch.testing.assert_close(tokens, torch.autograd.grad(whole, logprobs)[0])
 
 
-def test_cispo_keeps_the_gradient_of_clipped_tokens():
+def test_cispo_keeps_the_gradient_of_clipped_tokens() -> None:
     inputs = inputs_of(*TABLE)
     loss, metrics = policy_loss(inputs, LossConfig(surrogate="cispo"))
     loss.backward()
@@ -95,7 +103,7 @@ def test_cispo_keeps_the_gradient_of_clipped_tokens():
     assert unbounded.item() == pytest.approx(loss.item() - 0.3 * 1.69315, abs=1e-4)
 
 
-def test_dual_clip_stops_bad_tokens_that_became_likely_and_nothing_else():
+def test_dual_clip_stops_bad_tokens_that_became_likely_and_nothing_else() -> None:
     inputs = inputs_of(*TABLE)
     policy_loss(inputs, LossConfig(dual_clip=3.0))[0].backward()
     assert inputs.logprobs_T.grad.tolist() == pytest.approx([-0.5, 1.0, 0.0], abs=1e-4)
@@ -111,7 +119,7 @@ def test_dual_clip_stops_bad_tokens_that_became_likely_and_nothing_else():
         ("k3", 0.10653066, 0.39346934),
     ],
 )
-def test_kl_estimators(estimator, value, slope):
+def test_kl_estimators(estimator: Literal["k1", "k2", "k3"], value: float, slope: float) -> None:
     logprobs = double([-1.0]).requires_grad_()
     estimate = kl_estimate(logprobs, double([-1.5]), estimator)
     estimate.sum().backward()
@@ -125,7 +133,7 @@ def test_kl_estimators(estimator, value, slope):
 
 
 @pytest.mark.parametrize("name", ["ppo", "gspo", "cispo"])
-def test_at_the_old_policy_all_surrogates_have_one_gradient(name):
+def test_at_the_old_policy_all_surrogates_have_one_gradient(name: str) -> None:
     inputs = inputs_of([-1.0, -2.0, -0.5], [-1.0, -2.0, -0.5], [1.0, -2.0, 3.0], [0, 0, 1])
     policy_loss(inputs, LossConfig(surrogate=name))[0].backward()
     assert inputs.logprobs_T.grad.tolist() == pytest.approx([-1.0, 2.0, -3.0])
@@ -133,12 +141,12 @@ def test_at_the_old_policy_all_surrogates_have_one_gradient(name):
 
 @given(st.integers(0, 10_000), st.integers(1, 6), st.sampled_from(["gspo", "cispo"]))
 @settings(max_examples=40)
-def test_whole_responses_may_be_split_over_micro_batches(seed, count, name):
+def test_whole_responses_may_be_split_over_micro_batches(seed: int, count: int, name: str) -> None:
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, 6, (count,), generator=generator)
     sequences_T = torch.repeat_interleave(torch.arange(count), lengths)
 
-    def normal():
+    def normal() -> Tensor:
         return torch.randn(len(sequences_T), generator=generator, dtype=torch.float64)
 
     old_T = -normal().abs()
@@ -153,7 +161,8 @@ def test_whole_responses_may_be_split_over_micro_batches(seed, count, name):
     )
     config = LossConfig(surrogate=name)
     loss, metrics = policy_loss(whole, config)
-    total, sums = 0.0, None
+    total = 0.0
+    sums: dict[str, Tensor] = {}
     for number in range(count):
         at = sequences_T == number
         part = LossInputs(
@@ -171,7 +180,7 @@ def test_whole_responses_may_be_split_over_micro_batches(seed, count, name):
     assert summarise(sums) == pytest.approx(summarise(metrics))
 
 
-def test_padding_belongs_to_no_response():
+def test_padding_belongs_to_no_response() -> None:
     inputs = inputs_of([-0.8, -0.9, 0.0], [-1.0] * 3, [1.0] * 3, [0, 0, -1], [1.0, 1.0, 0.0])
     alone = inputs_of([-0.8, -0.9], [-1.0] * 2, [1.0] * 2, [0, 0])
     config = LossConfig(surrogate="gspo")

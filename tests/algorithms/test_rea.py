@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from sample_parts import advantages_of, rows_of
 
 from rlsys.algorithms.rea import rea_samples, shaping_advantages
 from rlsys.algorithms.samples import build_samples
@@ -20,7 +22,17 @@ from rlsys.config import (
     RunConfig,
     ShapingConfig,
 )
-from rlsys.types import NO_PARENT, Episode, Group, Kind, Problem, Sample, Segment, ThoughtRecord
+from rlsys.types import (
+    NO_PARENT,
+    Episode,
+    Floats,
+    Group,
+    Kind,
+    Problem,
+    Sample,
+    Segment,
+    ThoughtRecord,
+)
 
 PROMPT, HEADER, CLOSING, ANSWER = 5, 1, 3, 37
 """Tokens; a row has 40 beside its thought: header and 39 of an answer, or closing and 37."""
@@ -99,27 +111,26 @@ def totals(sample: Sample) -> float:
     ],
 )
 def test_the_specified_group_on_its_trees(changed: dict[str, object]) -> None:
-    samples = rea_samples(pairs(), ReaConfig(**changed), revised=True)  # type: ignore[arg-type]
+    samples = rea_samples(pairs(), ReaConfig(**changed), revised=True)
     first, second, third, fourth = samples
 
     for sample, original, revision, cut in ((first, 0, 1, 360), (fourth, 6, 7, 460)):
         kept = (EXPECTED[original] + EXPECTED[revision]) / 2
-        _, thought, header, answer, closing, ending = sample.advantages
+        thought = advantages_of(sample, 1)
         assert_allclose(thought[:cut], kept, atol=1e-6)
         assert_allclose(thought[cut:], EXPECTED[original], atol=1e-6)
-        assert_allclose(answer, EXPECTED[original], atol=1e-6)
-        assert_allclose(ending, EXPECTED[revision], atol=1e-6)
-        assert header is closing is None
-        assert sample.rows[1].tolist() == [2] * cut + [1] * (LENGTHS[original] - 40 - cut)
-        assert set(sample.rows[3]) == set(sample.rows[5]) == {1}
-    assert first.advantages[1][0] == pytest.approx(0.599256, abs=1e-6)
+        assert_allclose(advantages_of(sample, 3), EXPECTED[original], atol=1e-6)
+        assert_allclose(advantages_of(sample, 5), EXPECTED[revision], atol=1e-6)
+        assert sample.advantages[2] is sample.advantages[4] is None
+        assert rows_of(sample, 1).tolist() == [2] * cut + [1] * (LENGTHS[original] - 40 - cut)
+        assert set(rows_of(sample, 3)) == set(rows_of(sample, 5)) == {1}
+    assert advantages_of(first, 1)[0] == pytest.approx(0.599256, abs=1e-6)
 
     for sample, original in ((second, 2), (third, 4)):
-        _, thought, _, answer, _, ending = sample.advantages
-        assert_allclose(thought, EXPECTED[original], atol=1e-6)
-        assert_allclose(answer, EXPECTED[original], atol=1e-6)
-        assert ending is None  # a failed revision trains nothing
-        assert set(sample.rows[1]) == set(sample.rows[3]) == {2}
+        assert_allclose(advantages_of(sample, 1), EXPECTED[original], atol=1e-6)
+        assert_allclose(advantages_of(sample, 3), EXPECTED[original], atol=1e-6)
+        assert sample.advantages[5] is None  # a failed revision trains nothing
+        assert set(rows_of(sample, 1)) == set(rows_of(sample, 3)) == {2}
 
 
 def test_a_tree_sums_to_its_two_rows() -> None:
@@ -137,16 +148,22 @@ def test_a_tree_sums_to_its_two_rows() -> None:
 
 def test_the_tail_loss_holds_the_removed_tail_against_the_thought() -> None:
     plain = rea_samples(pairs(), ReaConfig(), revised=True)
-    for scale, size in (("mean", np.abs(EXPECTED).mean()), ("max", 1.360166)):
+    sizes: dict[Literal["mean", "max"], float] = {
+        "mean": float(np.abs(EXPECTED).mean()),
+        "max": 1.360166,
+    }
+    for scale, size in sizes.items():
         tailed = rea_samples(pairs(), ReaConfig(tail_loss=scale), revised=True)
         for before, after, cut in zip(plain, tailed, (360, None, None, 460), strict=True):
             if cut is None:  # its revision failed
-                assert_allclose(after.advantages[1], before.advantages[1])
+                assert_allclose(advantages_of(after, 1), advantages_of(before, 1))
                 continue
-            assert_allclose(after.advantages[1][:cut], before.advantages[1][:cut])
-            assert_allclose(after.advantages[1][cut:], before.advantages[1][cut:] - size, atol=1e-6)
-            assert_allclose(after.advantages[3], before.advantages[3] - size, atol=1e-6)
-            assert_allclose(after.advantages[5], before.advantages[5] + size, atol=1e-6)
+            assert_allclose(advantages_of(after, 1)[:cut], advantages_of(before, 1)[:cut])
+            assert_allclose(
+                advantages_of(after, 1)[cut:], advantages_of(before, 1)[cut:] - size, atol=1e-6
+            )
+            assert_allclose(advantages_of(after, 3), advantages_of(before, 3) - size, atol=1e-6)
+            assert_allclose(advantages_of(after, 5), advantages_of(before, 5) + size, atol=1e-6)
 
 
 def test_a_thought_that_was_not_revised_counts_as_one_whose_revision_failed() -> None:
@@ -162,6 +179,7 @@ def test_a_thought_that_was_not_revised_counts_as_one_whose_revision_failed() ->
     ):
         for mine, other in zip(ours.advantages, theirs.advantages, strict=False):
             if other is not None:
+                assert mine is not None
                 assert_allclose(mine, other)
 
 
@@ -200,20 +218,19 @@ def test_without_revision_and_rewards_it_is_grpo() -> None:
     for sample, expected in zip(
         build_samples(alone, config), (1.154501, -0.57725, -0.57725), strict=True
     ):
-        prompt, thought, header, answer = sample.advantages
-        assert prompt is header is None
-        assert_allclose(thought, expected, atol=1e-5)
-        assert_allclose(answer, expected, atol=1e-5)
+        assert [a is None for a in sample.advantages] == [True, False, True, False]
+        assert_allclose(advantages_of(sample, 1), expected, atol=1e-5)
+        assert_allclose(advantages_of(sample, 3), expected, atol=1e-5)
         assert sample.num_trained == 260 + 39
 
 
 def test_a_revising_run_makes_trees() -> None:
     config = RunConfig(
-        environment=ReflectionEpisodes(revision=RevisionConfig(model={"path": "reflection"})),  # type: ignore[arg-type]
+        environment=ReflectionEpisodes(revision=RevisionConfig(model={"path": "reflection"})),
         algorithm=ReaConfig(),
     )
     first = build_samples(pairs(), config)[0]
-    assert first.advantages[5][0] == pytest.approx(EXPECTED[1], abs=1e-6)
+    assert advantages_of(first, 5)[0] == pytest.approx(EXPECTED[1], abs=1e-6)
 
 
 def anytime_episode(scores: Sequence[int], length: int, reflections: int) -> Episode:
@@ -249,11 +266,11 @@ def test_shaping_adds_what_a_thought_earns_beyond_its_group_to_all_its_tokens() 
     extra = np.array([0.25 + 0.2, -0.25 + 0.1, -0.25]) - 0.05 / 3
     assert_allclose(shaping_advantages(episodes, shaping), extra, atol=1e-6)
 
-    def thoughts(algorithm: BrpoConfig) -> list[np.ndarray]:
+    def thoughts(algorithm: BrpoConfig) -> list[Floats]:
         config = RunConfig(
             environment=AnytimeConfig(budgets=(10, 40), answers=1), algorithm=algorithm
         )
-        return [sample.advantages[1] for sample in build_samples(episodes, config)]
+        return [advantages_of(sample, 1) for sample in build_samples(episodes, config)]
 
     plain, shaped = thoughts(BrpoConfig()), thoughts(BrpoConfig(shaping=shaping))
     for before, after, more in zip(plain, shaped, extra, strict=True):

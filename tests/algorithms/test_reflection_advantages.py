@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from numpy.typing import NDArray
 
 from rlsys.algorithms import grpo
 from rlsys.algorithms.reflection import (
@@ -31,13 +34,15 @@ PAIRS = st.lists(
 )
 
 
-def rows_of(pairs):
+def rows_of(
+    pairs: list[tuple[float, bool, float, bool]],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     rewards = np.array([[original, revision] for original, _, revision, _ in pairs]).ravel()
     accuracy = np.array([[a, b] for _, a, _, b in pairs], dtype=float).ravel()
     return rewards, accuracy
 
 
-def test_a_group_from_answers_to_advantages():
+def test_a_group_from_answers_to_advantages() -> None:
     length = length_reward(LENGTHS, ACCURACY, "refined")
     assert_allclose(length, [-0.5, 0.5, -0.5, -0.5, -0.166667, -0.5, 0.166667, 0.333333], atol=1e-6)
     reflection = np.array(list(map(reflection_reward, REFLECTIONS, THOUGHT_TOKENS)))
@@ -55,7 +60,7 @@ def test_a_group_from_answers_to_advantages():
     assert truncation_accuracy(ACCURACY) == 0.75
 
 
-def test_the_same_group_in_the_paper_s_scale():
+def test_the_same_group_in_the_paper_s_scale() -> None:
     length = length_reward(LENGTHS, ACCURACY, "refined_paper")
     reflection = [
         reflection_reward(count, tokens, scale="paper")
@@ -66,7 +71,7 @@ def test_the_same_group_in_the_paper_s_scale():
     assert_allclose(revision_advantages(rewards, ACCURACY[sources]), ADVANTAGES, atol=1e-6)
 
 
-def test_nothing_is_learned_from_a_group_that_is_all_wrong():
+def test_nothing_is_learned_from_a_group_that_is_all_wrong() -> None:
     rewards = [-0.3, -0.1, 0.1, 0.3]
     assert_array_equal(revision_advantages(rewards, [0, 0, 0, 0]), np.zeros(4))
     # Plain GRPO has no such guard.
@@ -74,32 +79,32 @@ def test_nothing_is_learned_from_a_group_that_is_all_wrong():
     assert_allclose(grpo.advantages(rewards, scale="std"), expected, atol=1e-6)
 
 
-def test_numbers_that_do_not_belong_together_are_refused():
+def test_numbers_that_do_not_belong_together_are_refused() -> None:
     with pytest.raises(ValueError, match=r"rewards of shape \(4,\) .* \(2,\)"):
         revision_advantages([1, 0, 1, 0], [1, 1])
     with pytest.raises(ValueError, match="at least one pair"):
         truncation_accuracy([])
 
 
-def test_nothing_is_learned_from_a_group_that_agrees():
+def test_nothing_is_learned_from_a_group_that_agrees() -> None:
     assert_array_equal(revision_advantages([2.5] * 4, [1] * 4), np.zeros(4))
 
 
-def test_a_pair_on_its_tree():
+def test_a_pair_on_its_tree() -> None:
     tree = tree_advantages(ADVANTAGES, repair_sources(ACCURACY))
     assert tree.kept_G[0] / 2 == pytest.approx(0.599256, abs=1e-6)
     assert tree.tail_G[0] == pytest.approx(-0.053885)
     assert tree.ending_G[0] == pytest.approx(1.252397)
 
 
-def test_a_replaced_revision_counts_its_original_twice():
+def test_a_replaced_revision_counts_its_original_twice() -> None:
     tree = tree_advantages(ADVANTAGES, repair_sources(ACCURACY))
     assert_allclose(tree.kept_G[1:3], [-2.720332, -0.301946])
     assert_allclose(tree.tail_G[1:3], [-2.720332, -0.301946])
     assert_array_equal(tree.ending_G[1:3], [0, 0])
 
 
-def test_tail_loss_of_the_same_group():
+def test_tail_loss_of_the_same_group() -> None:
     mean = tail_advantages(ADVANTAGES, ACCURACY, THOUGHT_TOKENS, scale="mean")
     size = 0.769041
     assert_allclose(mean, [-size, size, 0, 0, 0, 0, -size, size], atol=1e-6)
@@ -107,16 +112,16 @@ def test_tail_loss_of_the_same_group():
     assert_allclose(largest, [-1.360166, 1.360166, 0, 0, 0, 0, -1.360166, 1.360166], atol=1e-6)
 
 
-def test_the_tail_loss_needs_two_tokens():
+def test_the_tail_loss_needs_two_tokens() -> None:
     tail = tail_advantages([1, -1, 1, -1], [1, 1, 1, 1], [10, 9, 10, 8], scale="max")
     assert_array_equal(tail, [0, 0, -1, 1])
     with pytest.raises(ValueError, match="scale 'sum' is unknown; use 'mean' or 'max'"):
         tail_advantages([1, -1], [1, 1], [9, 1], scale="sum")
 
 
-def slow_advantages(rewards, accuracy):
+def slow_advantages(rewards: NDArray[np.float64], accuracy: NDArray[np.float64]) -> list[float]:
     """Repair, guard and normalisation, one row at a time."""
-    rewards, accuracy = list(rewards), list(accuracy)
+    rewards, accuracy = rewards.copy(), accuracy.copy()
     for row in range(1, len(rewards), 2):
         if accuracy[row] <= 0.5:
             rewards[row], accuracy[row] = rewards[row - 1], accuracy[row - 1]
@@ -126,13 +131,15 @@ def slow_advantages(rewards, accuracy):
     return [0.0 if wrong else (r - mean) / (deviation + 1e-4) for r in rewards]
 
 
-def repaired(rewards, accuracy):
+def repaired(
+    rewards: NDArray[np.float64], accuracy: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     sources = repair_sources(accuracy)
     return rewards[sources], accuracy[sources], sources
 
 
 @given(PAIRS)
-def test_advantages_equal_a_slow_loop(pairs):
+def test_advantages_equal_a_slow_loop(pairs: list[tuple[float, bool, float, bool]]) -> None:
     rewards, accuracy = rows_of(pairs)
     kept_rewards, kept_accuracy, sources = repaired(rewards, accuracy)
     advantages = revision_advantages(kept_rewards, kept_accuracy)
@@ -151,7 +158,9 @@ def test_advantages_equal_a_slow_loop(pairs):
 
 
 @given(PAIRS, st.randoms())
-def test_advantages_do_not_depend_on_the_order_of_the_pairs(pairs, random):
+def test_advantages_do_not_depend_on_the_order_of_the_pairs(
+    pairs: list[tuple[float, bool, float, bool]], random: Random
+) -> None:
     order = list(range(len(pairs)))
     random.shuffle(order)
     advantages = revision_advantages(*repaired(*rows_of(pairs))[:2])
@@ -160,7 +169,7 @@ def test_advantages_do_not_depend_on_the_order_of_the_pairs(pairs, random):
 
 
 @given(PAIRS)
-def test_all_wrong_is_all_zero(pairs):
+def test_all_wrong_is_all_zero(pairs: list[tuple[float, bool, float, bool]]) -> None:
     rewards, accuracy = rows_of(pairs)
     assert_array_equal(revision_advantages(rewards, accuracy * 0), np.zeros(len(rewards)))
 
@@ -172,7 +181,7 @@ def test_all_wrong_is_all_zero(pairs):
         max_size=16,
     ).filter(lambda rows: len(rows) % 2 == 0)
 )
-def test_code_and_paper_scale_give_the_same_advantages(rows):
+def test_code_and_paper_scale_give_the_same_advantages(rows: list[tuple[int, int, bool]]) -> None:
     lengths = np.array([n for n, _, _ in rows])
     right = np.array([is_right for _, _, is_right in rows])
     # A lone length among the right answers is where the paper's formula and the code part.

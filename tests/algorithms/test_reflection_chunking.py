@@ -3,7 +3,6 @@ from __future__ import annotations
 import re
 from itertools import accumulate, pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,9 +12,8 @@ COUNTS = st.lists(st.tuples(st.integers(1, 200), st.sampled_from(".!?;,:x")), ma
 TEXTS = st.text("ab.;? \n", max_size=80)
 
 
-@pytest.mark.parametrize(
-    ("token_counts", "last_characters", "expected"),
-    [
+def test_pieces_join_to_chunks() -> None:
+    cases: list[tuple[list[int], str, list[list[int]]]] = [
         ([10, 25, 40, 100, 5, 130, 3, 7], "...,.,.h", [[0, 1], [2], [3, 4], [5], [6, 7]]),
         ([], "", []),
         ([31, 1], "..", [[0, 1]]),
@@ -28,24 +26,25 @@ TEXTS = st.text("ab.;? \n", max_size=80)
         ([1, 130, 3, 7], ",,,.", [[0], [1], [2, 3]]),
         ([1, 130], ",.", [[0, 1]]),
         ([40, 40, 40], "!;?", [[0], [1], [2]]),
-    ],
-)
-def test_pieces_join_to_chunks(token_counts, last_characters, expected):
-    assert chunks(token_counts, last_characters) == expected
+    ]
+    for token_counts, last_characters, expected in cases:
+        assert chunks(token_counts, last_characters) == expected, (token_counts, last_characters)
 
 
-def test_sizes_of_the_first_vector():
+def test_sizes_of_the_first_vector() -> None:
     token_counts = [10, 25, 40, 100, 5, 130, 3, 7]
     joined = chunks(token_counts, "...,.,.h")
     assert [sum(token_counts[i] for i in chunk) for chunk in joined] == [35, 40, 105, 130, 10]
 
 
-def test_every_piece_is_a_chunk_if_a_chunk_holds_one_token():
+def test_every_piece_is_a_chunk_if_a_chunk_holds_one_token() -> None:
     assert chunks([7, 1, 6], ["1", "9", "9"], least=1, most=1) == [[0], [1], [2]]
 
 
 @given(COUNTS, st.integers(1, 50), st.integers(0, 150))
-def test_chunks_partition_the_pieces_and_obey_the_sizes(pieces, least, more):
+def test_chunks_partition_the_pieces_and_obey_the_sizes(
+    pieces: list[tuple[int, str]], least: int, more: int
+) -> None:
     token_counts, last_characters = [n for n, _ in pieces], [c for _, c in pieces]
     most = least + more
     joined = chunks(token_counts, last_characters, least=least, most=most)
@@ -67,21 +66,19 @@ def test_chunks_partition_the_pieces_and_obey_the_sizes(pieces, least, more):
             assert stops[-1] or totals[-1] + following >= most
 
 
-@pytest.mark.parametrize(
-    ("token_counts", "most", "expected"),
-    [
+def test_windows_hold_consecutive_chunks() -> None:
+    cases: list[tuple[list[int], int, list[list[int]]]] = [
         ([300, 400, 300, 100, 900, 200], 1024, [[0, 1, 2], [3, 4], [5]]),
         ([], 1024, []),
         ([1024, 1], 1024, [[0], [1]]),
         ([2000, 5, 2000], 1024, [[0], [1], [2]]),
-    ],
-)
-def test_windows_hold_consecutive_chunks(token_counts, most, expected):
-    assert windows(token_counts, most) == expected
+    ]
+    for token_counts, most, expected in cases:
+        assert windows(token_counts, most) == expected, (token_counts, most)
 
 
 @given(st.lists(st.integers(1, 60), max_size=30))
-def test_windows_partition_the_chunks_and_are_full(token_counts):
+def test_windows_partition_the_chunks_and_are_full(token_counts: list[int]) -> None:
     packed = windows(token_counts, 50)
     assert [i for window in packed for i in window] == list(range(len(token_counts)))
     for window, following in pairwise(packed):
@@ -90,25 +87,25 @@ def test_windows_partition_the_chunks_and_are_full(token_counts):
         assert total + token_counts[following[0]] > 50
 
 
-def test_pieces_lie_between_blank_lines_without_white_space_around_them():
+def test_pieces_lie_between_blank_lines_without_white_space_around_them() -> None:
     text = " \n\n a b \nc \n\n\n\n \n\nd."
     assert [text[start:end] for start, end in split_pieces(text)] == ["a b \nc", "d."]
     assert split_pieces(" \n\n ") == []
 
 
-def test_a_separator_that_is_a_place_takes_nothing_away():
+def test_a_separator_that_is_a_place_takes_nothing_away() -> None:
     text = "3+8=11;11-2=9?3+8=11"
     pieces = [text[start:end] for start, end in split_pieces(text, r"(?=[;?])")]
     assert pieces == ["3+8=11", ";11-2=9", "?3+8=11"]
 
 
 @given(TEXTS)
-def test_pieces_are_what_a_plain_split_finds(text):
+def test_pieces_are_what_a_plain_split_finds(text: str) -> None:
     expected = [part.strip() for part in re.split(r"\n{2,}", text) if part.strip()]
     assert [text[start:end] for start, end in split_pieces(text)] == expected
 
 
-def test_a_thought_is_chunked_on_its_own_tokens():
+def test_a_thought_is_chunked_on_its_own_tokens() -> None:
     # "\n\n" comes alone, glued to a full stop, and in two halves.
     token_texts = ["So", " x", "=", "3", ".\n\n", "Wait", ",", "\n\n", "no", ".", "\n", "\n", "Yes"]
     thought = chunk_thought(token_texts, least=3, most=6)
@@ -130,17 +127,17 @@ def test_a_thought_is_chunked_on_its_own_tokens():
     assert [thought.kept_tokens(cut) for cut in range(3)] == [5, 10, 10]
 
 
-def test_a_cut_that_keeps_everything_drops_the_last_piece():
+def test_a_cut_that_keeps_everything_drops_the_last_piece() -> None:
     assert chunk_thought(["a", "\n\n", "b", "\n\n", "c"]).kept_tokens(0) == 3
     assert chunk_thought(["a", "b"]).kept_tokens(0) == 0
 
 
-def test_a_thought_of_nothing_has_no_chunks():
+def test_a_thought_of_nothing_has_no_chunks() -> None:
     assert chunk_thought([]).chunks == ()
     assert chunk_thought([" ", "\n\n"]).chunks == ()
 
 
-def test_half_a_character_belongs_to_the_piece_of_the_whole_one():
+def test_half_a_character_belongs_to_the_piece_of_the_whole_one() -> None:
     # Three tokens make one character; the first two add no text.
     thought = chunk_thought(["a", ".", "\n\n", "", "", "日", "b"], least=1, most=9)
     assert [piece.tokens for piece in thought.pieces] == [2, 4]
@@ -148,7 +145,7 @@ def test_half_a_character_belongs_to_the_piece_of_the_whole_one():
 
 
 @given(TEXTS, st.data())
-def test_cuts_keep_whole_pieces_whatever_the_tokens(text, data):
+def test_cuts_keep_whole_pieces_whatever_the_tokens(text: str, data: st.DataObject) -> None:
     places = data.draw(st.lists(st.integers(0, len(text)), max_size=30))
     ends = sorted([*places, len(text)])
     token_texts = [text[a:b] for a, b in pairwise([0, *ends])]

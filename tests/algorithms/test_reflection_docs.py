@@ -22,7 +22,7 @@ AVERAGES = {
 }
 
 
-def table(first_column):
+def table(first_column: str) -> dict[str, list[str]]:
     """The rows of the table whose header begins with `first_column`, by their first cell."""
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith(f"| {first_column} |")) + 2
@@ -35,7 +35,7 @@ def table(first_column):
     return rows
 
 
-def test_averages_of_the_published_results():
+def test_averages_of_the_published_results() -> None:
     results = table("method")
     assert list(results) == list(AVERAGES)
     for method, (*cells, average, _) in results.items():
@@ -44,7 +44,7 @@ def test_averages_of_the_published_results():
         assert float(average) == pytest.approx(mean, abs=0.005)
 
 
-def test_batches_of_the_published_runs():
+def test_batches_of_the_published_runs() -> None:
     batches = table("run")
     assert {run: int(cells[0]) * int(cells[1]) for run, cells in batches.items()} == {
         "REA-RL": 64,

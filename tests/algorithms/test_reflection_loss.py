@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from torch import Tensor
 
 from rlsys.algorithms.loss import LossInputs, policy_loss, summarise, token_scale
 from rlsys.config import LossConfig
@@ -20,11 +24,11 @@ ADVANTAGES = [[0.8] * 4, [-0.6] * 4]
 PER_TOKEN = [-0.959807, -0.799793, -0.536256, -0.799807, 1.093271, 0.600749, 0.6, 0.6]
 
 
-def flat(values):
+def flat(values: Sequence[Sequence[float]]) -> Tensor:
     return torch.tensor(values, dtype=torch.float64).flatten()
 
 
-def loss_of(weights, old=OLD):
+def loss_of(weights: Tensor, old: list[list[float]] = OLD) -> tuple[Tensor, dict[str, Tensor]]:
     """The tokens of both rows, joined; the engine agrees with the old policy."""
     inputs = LossInputs(
         logprobs_T=flat(LOGPROBS),
@@ -37,7 +41,7 @@ def loss_of(weights, old=OLD):
     return policy_loss(inputs, CONFIG)
 
 
-def weights_by(aggregation):
+def weights_by(aggregation: Literal["token_mean", "sequence_mean"]) -> Tensor:
     scales = [
         token_scale(aggregation, episodes=2, constant=4, trained_tokens=7, episode_tokens=sum(mask))
         for mask in MASK
@@ -45,14 +49,14 @@ def weights_by(aggregation):
     return flat(MASK) * torch.tensor(scales, dtype=torch.float64).repeat_interleave(4)
 
 
-def test_ratios_and_every_token():
+def test_ratios_and_every_token() -> None:
     ratios = torch.exp(flat(LOGPROBS) - flat(OLD))
     assert_allclose(ratios, [1.221403, 1, 0.67032, 1, 1.822119, 1, 1, 1], atol=1e-6)
     per_token = [loss_of(one_hot)[0] for one_hot in torch.eye(8, dtype=torch.float64)]
     assert_allclose(per_token, PER_TOKEN, atol=1e-6)
 
 
-def test_mean_over_tokens_and_over_rows():
+def test_mean_over_tokens_and_over_rows() -> None:
     loss, _ = loss_of(weights_by("token_mean"))
     assert loss.item() == pytest.approx(-0.11452, abs=1e-6)
     loss, _ = loss_of(weights_by("sequence_mean"))
@@ -61,7 +65,7 @@ def test_mean_over_tokens_and_over_rows():
     assert loss.item() == pytest.approx(-0.199808, abs=1e-6)
 
 
-def test_divergence_and_what_is_truly_clipped():
+def test_divergence_and_what_is_truly_clipped() -> None:
     _, metric_sums = loss_of(weights_by("token_mean"))
     metrics = summarise(metric_sums)
     assert metrics["reference_kl_mean"] == pytest.approx(0.004797, abs=1e-6)

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
+from numpy.typing import NDArray
+from sample_parts import advantages_of
 
 from rlsys.algorithms.brpo import truncation_plan
 from rlsys.algorithms.samples import build_samples
@@ -17,18 +21,19 @@ from rlsys.config import (
     RunConfig,
     SgrpoConfig,
 )
-from rlsys.types import NO_PARENT, Episode, Group, Kind, Problem, Segment
+from rlsys.config.algorithms import AlgorithmConfig
+from rlsys.types import NO_PARENT, Episode, Group, Kind, Problem, Sample, Segment
 
 PROMPT_TOKENS, CLOSING_TOKENS, HEADER_TOKENS = 3, 4, 2
 
 
-def run_config(budgets, answers, algorithm):
+def run_config(budgets: tuple[int, ...], answers: int, algorithm: AlgorithmConfig) -> RunConfig:
     return RunConfig(
         environment=AnytimeConfig(budgets=budgets, answers=answers), algorithm=algorithm
     )
 
 
-def sampled(parent, cut, kind, tokens):
+def sampled(parent: int, cut: int, kind: Kind, tokens: int) -> Segment:
     return Segment(
         parent=parent,
         cut=cut,
@@ -39,11 +44,17 @@ def sampled(parent, cut, kind, tokens):
     )
 
 
-def forced(parent, cut, kind, tokens):
+def forced(parent: int, cut: int, kind: Kind, tokens: int) -> Segment:
     return Segment(parent=parent, cut=cut, kind=kind, token_ids=np.zeros(tokens, np.int32))
 
 
-def rolled_out(length, closed, budgets, scores, header_tokens=HEADER_TOKENS):
+def rolled_out(
+    length: int,
+    closed: bool,
+    budgets: tuple[int, ...],
+    scores: list[int],
+    header_tokens: int = HEADER_TOKENS,
+) -> Episode:
     """An anytime episode; the answer behind flat score i has i + 1 tokens."""
     segments = [
         forced(NO_PARENT, 0, Kind.PROMPT, PROMPT_TOKENS),
@@ -69,11 +80,11 @@ def rolled_out(length, closed, budgets, scores, header_tokens=HEADER_TOKENS):
     )
 
 
-def group_of(*episodes):
+def group_of(*episodes: Episode) -> Group:
     return Group(index=0, task=Problem(id="p", text="1+1", answer="2"), episodes=episodes)
 
 
-def early_finish(budgets=(2, 4, 6, 8)):
+def early_finish(budgets: tuple[int, int, int, int] = (2, 4, 6, 8)) -> Group:
     """Thought 0 closed itself after 5 tokens, thought 1 ran out at 8."""
     return group_of(
         rolled_out(5, True, budgets, [0, 0, 0, 1, 1, 1, 0, 1]),
@@ -81,19 +92,19 @@ def early_finish(budgets=(2, 4, 6, 8)):
     )
 
 
-def answers_of(sample, episode):
-    return [sample.advantages[index] for index in episode.answer_segments]
+def answers_of(sample: Sample, episode: Episode) -> list[NDArray[np.float32]]:
+    return [advantages_of(sample, index) for index in episode.answer_segments]
 
 
-def test_brpo_samples_of_an_early_finish():
+def test_brpo_samples_of_an_early_finish() -> None:
     group = early_finish()
     config = run_config((2, 4, 6, 8), 2, BrpoConfig(summary_weight=0.125))
     samples = build_samples(group, config)
     assert_allclose(
-        samples[0].advantages[1], [0.0625, 0.0625, 0.171875, 0.171875, 0.104167], atol=1e-6
+        advantages_of(samples[0], 1), [0.0625, 0.0625, 0.171875, 0.171875, 0.104167], atol=1e-6
     )
     assert_allclose(
-        samples[1].advantages[1],
+        advantages_of(samples[1], 1),
         [-0.0625, -0.0625, 0.046875, 0.046875, 0.1875, 0.1875, 0.149554, 0.149554],
         atol=1e-6,
     )
@@ -111,7 +122,7 @@ def test_brpo_samples_of_an_early_finish():
     )
 
 
-def test_only_sampled_tokens_are_trained():
+def test_only_sampled_tokens_are_trained() -> None:
     group = early_finish()
     samples = build_samples(group, run_config((2, 4, 6, 8), 2, BrpoConfig()))
     for sample, episode in zip(samples, group.episodes, strict=True):
@@ -124,7 +135,7 @@ def test_only_sampled_tokens_are_trained():
                 assert advantages_T.dtype == np.float32
 
 
-def test_coefficients_by_budget():
+def test_coefficients_by_budget() -> None:
     budgets = (1, 2, 8)
     group = group_of(
         rolled_out(8, False, budgets, [0, 0, 0, 1, 0, 1, 0, 1, 1, 1, 1, 1]),
@@ -135,14 +146,14 @@ def test_coefficients_by_budget():
         for coefficients in ("index", "budget")
     )
     assert_allclose(
-        by_index[0].advantages[1][[0, 1, 2, 7]], [1 / 6, 0.194444, *[0.157407] * 2], atol=1e-6
+        advantages_of(by_index[0], 1)[[0, 1, 2, 7]], [1 / 6, 0.194444, *[0.157407] * 2], atol=1e-6
     )
     assert_allclose(
-        by_budget[0].advantages[1][[0, 1, 2, 7]], [1 / 6, 0.151042, *[0.111111] * 2], atol=1e-6
+        advantages_of(by_budget[0], 1)[[0, 1, 2, 7]], [1 / 6, 0.151042, *[0.111111] * 2], atol=1e-6
     )
 
 
-def test_answer_method_grpo_trains_the_last_answer_only():
+def test_answer_method_grpo_trains_the_last_answer_only() -> None:
     group = early_finish()
     samples = build_samples(group, run_config((2, 4, 6, 8), 2, BrpoConfig(answer_method="grpo")))
     first = answers_of(samples[0], group.episodes[0])
@@ -150,7 +161,7 @@ def test_answer_method_grpo_trains_the_last_answer_only():
     assert_allclose(first[-1], np.full(8, 0.25))
 
 
-def test_answers_may_hang_off_the_thought_itself():
+def test_answers_may_hang_off_the_thought_itself() -> None:
     budgets = (2, 4)
     group = group_of(
         rolled_out(3, True, budgets, [0, 1], header_tokens=0),
@@ -161,10 +172,10 @@ def test_answers_may_hang_off_the_thought_itself():
         *(Kind.PROMPT, Kind.THOUGHT, Kind.FORCED, Kind.ANSWER),
         Kind.ANSWER,
     ]
-    assert_allclose(samples[0].advantages[1], [-0.25, -0.25, 0.0])
-    assert_allclose(samples[1].advantages[1], [0.25, 0.25, 0.0, 0.0])
-    assert_allclose(samples[0].advantages[3], [-0.5])
-    assert_allclose(samples[0].advantages[4], [0.0, 0.0])
+    assert_allclose(advantages_of(samples[0], 1), [-0.25, -0.25, 0.0])
+    assert_allclose(advantages_of(samples[1], 1), [0.25, 0.25, 0.0, 0.0])
+    assert_allclose(advantages_of(samples[0], 3), [-0.5])
+    assert_allclose(advantages_of(samples[0], 4), [0.0, 0.0])
 
 
 @pytest.mark.parametrize(
@@ -175,7 +186,9 @@ def test_answers_may_hang_off_the_thought_itself():
         ("leave_one_out", [1, -0.5, -0.5]),
     ],
 )
-def test_grpo_has_one_advantage_per_episode(scale, expected_G):
+def test_grpo_has_one_advantage_per_episode(
+    scale: Literal["none", "std", "leave_one_out"], expected_G: list[float]
+) -> None:
     group = group_of(
         rolled_out(5, True, (8,), [1]),
         rolled_out(8, False, (8,), [0]),
@@ -183,8 +196,8 @@ def test_grpo_has_one_advantage_per_episode(scale, expected_G):
     )
     samples = build_samples(group, run_config((8,), 1, GrpoConfig(scale=scale)))
     for sample, expected in zip(samples, expected_G, strict=True):
-        prompt, thought_T, forced_text, answer_T = sample.advantages
-        assert prompt is None and forced_text is None
+        assert [a is None for a in sample.advantages] == [True, False, True, False]
+        thought_T, answer_T = advantages_of(sample, 1), advantages_of(sample, 3)
         assert_allclose(thought_T, np.full(len(sample.segments[1].token_ids), expected), atol=1e-5)
         assert_allclose(answer_T, [expected], atol=1e-5)
         assert thought_T.dtype == answer_T.dtype == np.float32
@@ -202,7 +215,9 @@ def test_grpo_has_one_advantage_per_episode(scale, expected_G):
         (DlerConfig(length_limit=5), [-0.25, -0.25, 0.75, -0.25]),
     ],
 )
-def test_length_counts_all_sampled_tokens_of_a_response(algorithm, expected_G):
+def test_length_counts_all_sampled_tokens_of_a_response(
+    algorithm: AlgorithmConfig, expected_G: list[float]
+) -> None:
     group = group_of(
         rolled_out(5, True, (8,), [1]),
         rolled_out(8, False, (8,), [1]),
@@ -211,13 +226,13 @@ def test_length_counts_all_sampled_tokens_of_a_response(algorithm, expected_G):
     )
     samples = build_samples(group, run_config((8,), 1, algorithm))
     for sample, expected in zip(samples, expected_G, strict=True):
-        prompt, thought_T, forced_text, answer_T = sample.advantages
-        assert prompt is None and forced_text is None
+        assert [a is None for a in sample.advantages] == [True, False, True, False]
+        thought_T, answer_T = advantages_of(sample, 1), advantages_of(sample, 3)
         assert_allclose(thought_T, np.full(len(sample.segments[1].token_ids), expected), atol=1e-5)
         assert_allclose(answer_T, [expected], atol=1e-5)
 
 
-def test_sgrpo_puts_later_exits_on_a_thought_and_its_own_exit_on_an_answer():
+def test_sgrpo_puts_later_exits_on_a_thought_and_its_own_exit_on_an_answer() -> None:
     budgets = (2, 4, 6, 8)
     group = group_of(
         rolled_out(8, False, budgets, [0, 1, 0, 1]),
@@ -227,7 +242,7 @@ def test_sgrpo_puts_later_exits_on_a_thought_and_its_own_exit_on_an_answer():
         rolled_out(8, False, budgets, [0, 0, 0, 0]),
     )
     samples = build_samples(group, run_config(budgets, 1, SgrpoConfig()))
-    expected = [
+    expected: list[tuple[list[float], list[float]]] = [
         ([0, 0, 0.375, 0.375, -0.25, -0.25, 0.125, 0.125], [-0.375, 0.625, -0.375, 0.125]),
         ([0, 0, -0.5, -0.5, 0], [0.5, -0.5, 0, 0]),
         ([0], [0.25, 0.25, -0.75, 0.25]),
@@ -236,13 +251,13 @@ def test_sgrpo_puts_later_exits_on_a_thought_and_its_own_exit_on_an_answer():
     for sample, episode, (thought_L, answer_M) in zip(
         samples, group.episodes, expected, strict=True
     ):
-        assert_allclose(sample.advantages[1], thought_L, atol=1e-7)
+        assert_allclose(advantages_of(sample, 1), thought_L, atol=1e-7)
         for advantages_T, advantage in zip(answers_of(sample, episode), answer_M, strict=True):
             assert_allclose(advantages_T, np.full(len(advantages_T), advantage), atol=1e-7)
         assert sample.num_trained == episode.sampled_tokens()
 
 
-def test_sgrpo_on_a_tree_is_the_loss_over_separate_exits():
+def test_sgrpo_on_a_tree_is_the_loss_over_separate_exits() -> None:
     """Every exit is one sequence of its own: the thought up to its cut, and its answer."""
     budgets = (2, 4, 6, 8)
     scores, length = [1, 0, 1, 1], 7
@@ -252,10 +267,10 @@ def test_sgrpo_on_a_tree_is_the_loss_over_separate_exits():
     plain_L = np.zeros(length)
     for budget, reward in zip(budgets, rewards, strict=True):
         plain_L[:budget] += reward - np.mean(rewards)
-    assert_allclose(sample.advantages[1], plain_L, atol=1e-7)
+    assert_allclose(advantages_of(sample, 1), plain_L, atol=1e-7)
 
 
-def test_an_empty_group_has_no_samples():
+def test_an_empty_group_has_no_samples() -> None:
     assert build_samples(group_of(), RunConfig()) == ()
 
 
@@ -265,7 +280,9 @@ def test_an_empty_group_has_no_samples():
     st.sampled_from([1, 2, 4]),
     st.data(),
 )
-def test_every_thought_token_belongs_to_its_slot(steps, thoughts, answers, data):
+def test_every_thought_token_belongs_to_its_slot(
+    steps: list[int], thoughts: list[tuple[int, bool]], answers: int, data: st.DataObject
+) -> None:
     """The slots of a thought cover its tokens once, in order, and the last one ends with it."""
     budgets = tuple(int(budget) for budget in np.cumsum(steps))
     num_slots = len(budgets) * answers
@@ -280,7 +297,7 @@ def test_every_thought_token_belongs_to_its_slot(steps, thoughts, answers, data)
     config = run_config(budgets, answers, BrpoConfig(mode="none", prior="uniform"))
     for sample, episode in zip(build_samples(group, config), group.episodes, strict=True):
         score_M = episode.scores.reshape(len(budgets), answers).mean(axis=1)
-        for token, advantage in enumerate(sample.advantages[1]):
+        for token, advantage in enumerate(advantages_of(sample, 1)):
             slot = next(s for s, budget in enumerate(budgets) if token < budget)
             assert_allclose(advantage, score_M[slot:].sum() / len(budgets), atol=1e-6)
         assert sample.num_trained == episode.sampled_tokens()

@@ -24,15 +24,17 @@ matrices = st.integers(1, 6).flatmap(
         ([1], [1]),
     ],
 )
-def test_a_right_answer_earns_half_as_much_as_the_one_before(right_m, rewards_m):
+def test_a_right_answer_earns_half_as_much_as_the_one_before(
+    right_m: list[int], rewards_m: list[float]
+) -> None:
     assert_array_equal(exit_rewards([right_m]), [rewards_m])
 
 
-def test_thoughts_do_not_influence_each_other():
+def test_thoughts_do_not_influence_each_other() -> None:
     assert_array_equal(exit_rewards([[1, 1], [0, 1], [0, 0]]), [[1, 0.5], [0, 1], [0, 0]])
 
 
-def test_answers_at_one_cut_are_equally_early():
+def test_answers_at_one_cut_are_equally_early() -> None:
     right = [[1, 1, 0, 1, 1]]
     assert_array_equal(exit_rewards(right, [[0, 1, 2, 2, 2]]), [[1, 0.5, 0, 0.25, 0.25]])
     assert_array_equal(exit_rewards(right, [[0, 0, 0, 0, 0]]), right)
@@ -40,7 +42,7 @@ def test_answers_at_one_cut_are_equally_early():
 
 
 @given(matrices)
-def test_rewards_equal_the_published_formula_as_a_loop(right_Gm):
+def test_rewards_equal_the_published_formula_as_a_loop(right_Gm: list[list[bool]]) -> None:
     for right_m, rewards_m in zip(right_Gm, exit_rewards(right_Gm), strict=True):
         seen = 0
         for right, reward in zip(right_m, rewards_m, strict=True):
@@ -49,7 +51,7 @@ def test_rewards_equal_the_published_formula_as_a_loop(right_Gm):
 
 
 @given(matrices)
-def test_advantages_sum_to_zero_within_a_thought(right_Gm):
+def test_advantages_sum_to_zero_within_a_thought(right_Gm: list[list[bool]]) -> None:
     advantages_Gm = exit_advantages(exit_rewards(right_Gm))
     assert_allclose(advantages_Gm.sum(axis=1), 0, atol=1e-12)
     slots_Gm = thought_advantages(advantages_Gm)
@@ -60,8 +62,8 @@ def test_advantages_sum_to_zero_within_a_thought(right_Gm):
             assert value == pytest.approx(later, abs=1e-12)
 
 
-def test_hand_worked_advantages():
-    advantages_Gm = exit_advantages([[0, 1, 0, 0.5], [0, 0, 0, 1]])
+def test_hand_worked_advantages() -> None:
+    advantages_Gm = exit_advantages([[0.0, 1, 0, 0.5], [0.0, 0, 0, 1]])
     assert_allclose(
         advantages_Gm, [[-0.375, 0.625, -0.375, 0.125], [-0.25, -0.25, -0.25, 0.75]], atol=1e-12
     )
@@ -73,13 +75,13 @@ def test_hand_worked_advantages():
     )
 
 
-def test_no_difference_no_signal():
+def test_no_difference_no_signal() -> None:
     for right in ([[0, 0, 0]], [[1]], [[0]]):
         advantages_Gm = exit_advantages(exit_rewards(right))
         assert_array_equal(advantages_Gm, np.zeros(np.shape(right)))
         assert_array_equal(thought_advantages(advantages_Gm), np.zeros(np.shape(right)))
 
 
-def test_splits_must_fit():
+def test_splits_must_fit() -> None:
     with pytest.raises(ValueError, match=r"splits \(1, 2\) do not fit answers \(1, 3\)"):
         exit_rewards([[1, 0, 1]], [[0, 1]])

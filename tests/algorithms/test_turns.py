@@ -1,11 +1,16 @@
 """Returns and advantages of several turns, against numbers worked out by hand and a slow loop."""
 
+from typing import Literal
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlsys.algorithms import turns
+
+Credit = Literal["episode", "turn"]
+Scale = Literal["none", "std"]
 
 NAN = float("nan")
 REWARDS_GT = np.array([[1.0, 0.0, 2.0], [1.0, -0.5, NAN], [0.0, NAN, NAN]])
@@ -52,7 +57,9 @@ def test_a_group_without_replies_has_no_advantages() -> None:
     credit=st.sampled_from(["turn", "episode"]),
     seed=st.integers(0, 1000),
 )
-def test_equal_to_a_slow_loop(lengths, discount, scale, credit, seed) -> None:
+def test_equal_to_a_slow_loop(
+    lengths: list[int], discount: float, scale: Scale, credit: Credit, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     episodes = [rng.normal(size=n).tolist() for n in lengths]
     rewards_GT = np.full((len(lengths), max(lengths)), NAN)
@@ -69,7 +76,9 @@ def test_equal_to_a_slow_loop(lengths, discount, scale, credit, seed) -> None:
             )
 
 
-def slow(episodes, g, t, credit, discount, scale) -> float:
+def slow(
+    episodes: list[list[float]], g: int, t: int, credit: Credit, discount: float, scale: Scale
+) -> float:
     def value(rewards: list[float]) -> float:
         if credit == "episode":
             return sum(rewards)
@@ -79,5 +88,5 @@ def slow(episodes, g, t, credit, discount, scale) -> float:
     centred = value(episodes[g]) - sum(compared) / len(compared)
     if scale == "none":
         return centred
-    deviation = np.std(compared, ddof=1) if len(compared) > 1 else 0.0
+    deviation = float(np.std(compared, ddof=1)) if len(compared) > 1 else 0.0
     return centred / (deviation + 1e-6)

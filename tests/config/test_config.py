@@ -72,6 +72,7 @@ def test_overrides_are_yaml_and_later_ones_win(tmp_path: Path) -> None:
     )
     assert config.steps == 7
     assert config.batch == BatchConfig(problems=4, group_size=2)
+    assert isinstance(config.environment, AnytimeConfig)
     assert config.environment.budgets == (8, 9)
     assert config.learner.optimizer.learning_rate == 3e-4
     assert config.run_dir == Path("runs/a=b")
@@ -108,87 +109,68 @@ def test_an_override_that_switches_the_kind_drops_the_other_kinds_keys(tmp_path:
     assert config.data.train == FileData(path=(Path("a.jsonl"),))
 
 
-@pytest.mark.parametrize(
-    ("tree", "sentence"),
-    [
-        (
-            {"batch": {"problem": 3}},
-            "unknown key 'batch.problem' in run.yaml; did you mean 'batch.problems'?",
-        ),
+def test_a_refusal_names_the_value_the_place_and_the_remedy(tmp_path: Path) -> None:
+    cases: list[tuple[Any, list[str]]] = [
+        ({"batch": {"problem": 3}}, ["'batch.problem'", "did you mean 'batch.problems'"]),
         (
             {"learner": {"lora": {"dropout": 0.05}}},
-            "unknown key 'learner.lora.dropout' in run.yaml; the keys there are rank, alpha, "
-            "target_modules",
+            ["'learner.lora.dropout'", "rank, alpha, target_modules"],
         ),
         (
             {"learner": {"lora": {"target_modules": []}}},
-            "run.yaml: learner.lora.target_modules is empty; name at least one projection, for "
-            "instance [q_proj, v_proj]",
+            ["learner.lora.target_modules", "empty", "[q_proj, v_proj]"],
         ),
-        (
-            {"budgets": [3]},
-            "unknown key 'budgets' in run.yaml; did you mean 'environment.budgets'?",
-        ),
+        ({"budgets": [3]}, ["unknown key 'budgets'", "did you mean 'environment.budgets'"]),
         (
             {"data": {"train": {"path": ["a"]}}},
-            "unknown key 'data.train.path' in run.yaml; it belongs to data.train.source 'file', "
-            "set data.train.source=file to use it",
+            ["'data.train.path'", "data.train.source 'file'", "data.train.source=file"],
         ),
-        ({"steps": "10"}, "steps is '10' in run.yaml but should be a valid integer"),
-        ({"steps": True}, "steps is True in run.yaml but should be a valid integer"),
-        ({"steps": 0}, "steps is 0 in run.yaml but should be greater than 0"),
-        ({"batch": 3}, "batch is 3 in run.yaml but should be a section of `key: value` lines"),
-        (
-            {"environment": {"budgets": [1, "a"]}},
-            "environment.budgets[1] is 'a' in run.yaml but should be a valid integer",
-        ),
+        ({"steps": "10"}, ["steps is '10'", "integer"]),
+        ({"steps": True}, ["steps is True", "integer"]),
+        ({"steps": 0}, ["steps is 0", "greater than 0"]),
+        ({"batch": 3}, ["batch is 3", "section of `key: value` lines"]),
+        ({"environment": {"budgets": [1, "a"]}}, ["environment.budgets[1] is 'a'", "integer"]),
         (
             {"environment": {"budgets": [32, 16]}},
-            "run.yaml: environment.budgets [32, 16] must be increasing, for instance [16, 32, 64]",
+            ["environment.budgets [32, 16]", "increasing", "[16, 32, 64]"],
         ),
         (
             {"algorithm": {"prior": "unifrom"}},
-            "algorithm.prior is 'unifrom' in run.yaml but should be 'base', 'uniform' or 'linear'; "
-            "did you mean 'uniform'?",
+            ["algorithm.prior is 'unifrom'", "'base', 'uniform' or 'linear'", "mean 'uniform'"],
         ),
         (
             {"algorithm": {"method": "brpoo"}},
-            "algorithm.method is 'brpoo' in run.yaml but should be one of 'brpo', 'ddca', "
-            "'dler', 'grpo', 'rea', 'sgrpo', 'turn_grpo'; did you mean 'brpo'?",
+            ["algorithm.method is 'brpoo'", "'dler', 'grpo', 'rea'", "did you mean 'brpo'"],
         ),
         (
             {"data": {"train": {"source": "file"}}},
-            "data.train.path is missing in run.yaml; add a line or the word data.train.path=VALUE",
+            ["data.train.path is missing", "data.train.path=VALUE"],
         ),
         (
             {"data": {"prompt": {"template": "hi"}}},
-            "run.yaml: data.prompt: prompt template 'hi' must contain {problem}",
+            ["data.prompt", "template 'hi'", "{problem}"],
         ),
         (
             {"batch": {"group_size": 1}},
-            "run.yaml: batch.group_size 1 leaves algorithm.method 'brpo' without a group baseline; "
-            "use 2 or more",
+            ["batch.group_size 1", "algorithm.method 'brpo'", "use 2 or more"],
         ),
         (
             {"batch": {"problems": 5, "optimizer_steps": 2}},
-            "run.yaml: batch.problems 5 must be a multiple of batch.optimizer_steps 2",
+            ["batch.problems 5", "multiple of batch.optimizer_steps 2"],
         ),
         (
             {"environment": {"type": "economics", "episode": {"tokenizer": "nope/x"}}},
-            "run.yaml: environment.episode.tokenizer 'nope/x' has no effect: training charges "
-            "sampled ids, and a server counts as it was started; leave it out",
+            ["environment.episode.tokenizer 'nope/x'", "no effect", "leave it out"],
         ),
         (
             {"environment": {"type": "economics", "episode": {"trusted": True}}},
-            "run.yaml: environment.episode.trusted True has no effect: training charges sampled "
-            "ids, and a server counts as it was started; leave it out",
+            ["environment.episode.trusted True", "no effect", "leave it out"],
         ),
-    ],
-)
-def test_a_refusal_names_the_value_the_place_and_the_remedy(
-    tmp_path: Path, tree: Any, sentence: str
-) -> None:
-    assert refusal(write(tmp_path, tree)) == sentence
+    ]
+    for tree, words in cases:
+        said = refusal(write(tmp_path, tree))
+        for word in ["run.yaml", *words]:
+            assert word in said, tree
 
 
 def test_a_fault_of_a_word_is_placed_on_the_command_line(tmp_path: Path) -> None:
@@ -318,15 +300,15 @@ def test_every_field_is_documented_in_the_schema() -> None:
     assert undocumented == []
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_every_shipped_configuration_loads(path: Path) -> None:
-    words = ["data.train.path=[train.jsonl]"] if path.name.startswith("smollm2") else []
-    schema: type[Section] = RunConfig
-    if path.name.startswith("sft_"):
-        schema = SftConfig
-    elif path.name.startswith("reflection_"):
-        schema = ReflectionConfig
-    load_config(path, words, schema)
+def test_every_shipped_configuration_loads() -> None:
+    for path in CONFIGS:
+        words = ["data.train.path=[train.jsonl]"] if path.name.startswith("smollm2") else []
+        schema: type[Section] = RunConfig
+        if path.name.startswith("sft_"):
+            schema = SftConfig
+        elif path.name.startswith("reflection_"):
+            schema = ReflectionConfig
+        load_config(path, words, schema)
 
 
 @pytest.mark.parametrize(("baseline", "length"), [("grpo", "none"), ("grpo_length", "length")])

@@ -82,8 +82,9 @@ def test_a_quarter_of_all_problems_is_held_out() -> None:
 
 
 def test_default_evaluation_is_held_out() -> None:
-    assert DataConfig().evaluation.held_out
-    assert not DataConfig().train.held_out
+    data = DataConfig()
+    assert isinstance(data.evaluation, ArithmeticData) and data.evaluation.held_out
+    assert isinstance(data.train, ArithmeticData) and not data.train.held_out
 
 
 def test_a_trace_answers_what_its_last_chain_concludes() -> None:
@@ -92,9 +93,8 @@ def test_a_trace_answers_what_its_last_chain_concludes() -> None:
     assert Trace(PROBLEM, "verbose", SLIPPED + RECHECK).thought == "3+8=12;12-2=10?3+8=11;11-2=9"
 
 
-@pytest.mark.parametrize(
-    ("cut", "guess"),
-    [
+def test_where_a_cut_thought_stands() -> None:
+    cases: list[tuple[int, str]] = [
         (0, "3"),
         (5, "3"),  # 3+8=1: no finished step
         (6, "12"),
@@ -102,10 +102,9 @@ def test_a_trace_answers_what_its_last_chain_concludes() -> None:
         (14, "10"),
         (22, "10"),  # a running total of the re-check does not replace a conclusion
         (28, "9"),
-    ],
-)
-def test_where_a_cut_thought_stands(cut: int, guess: str) -> None:
-    assert Trace(PROBLEM, "verbose", SLIPPED + RECHECK).guess_at(cut) == guess
+    ]
+    for cut, guess in cases:
+        assert Trace(PROBLEM, "verbose", SLIPPED + RECHECK).guess_at(cut) == guess, cut
 
 
 HABITS = TraceHabits()

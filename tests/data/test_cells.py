@@ -183,5 +183,5 @@ def test_shapes_of_the_published_data(file: Path) -> None:
 
 
 def test_one_path_needs_no_brackets_and_urls_stay_whole() -> None:
-    assert FileData(path="a.jsonl").path == ("a.jsonl",)  # type: ignore[arg-type]
+    assert FileData(path="a.jsonl").path == ("a.jsonl",)
     assert FileData(path=("s3://bucket/a.jsonl",)).path == ("s3://bucket/a.jsonl",)

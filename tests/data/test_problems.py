@@ -3,7 +3,7 @@
 import gzip
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,7 +22,7 @@ needs_real_data = pytest.mark.skipif(
     not REAL_DATA.is_dir(), reason="RLSYS_TEST_DATA names no folder of problem files"
 )
 
-ROWS = [
+ROWS: list[dict[str, object]] = [
     {"problem": "1+1", "answer": "2", "key": "a", "level": 1},
     {"problem": " 2+2 ", "answer": 4, "key": "b", "level": "2.5"},
     {"problem": "1/2", "answer": r"so $\boxed{\frac{1}{2}}$", "key": "c", "level": None},
@@ -35,7 +35,7 @@ def write_lines(path: Path, *lines: str) -> Path:
     return path
 
 
-def jsonl(path: Path, rows: list[dict[str, object]] = ROWS) -> Path:
+def jsonl(path: Path, rows: Sequence[Mapping[str, object]] = ROWS) -> Path:
     return write_lines(path, *(json.dumps(row) for row in rows))
 
 
@@ -95,9 +95,8 @@ def test_columns_and_window(tmp_path: Path) -> None:
 GOOD = '{"problem": "1+1", "answer": "2"}'
 
 
-@pytest.mark.parametrize(
-    ("bad", "said"),
-    [
+def test_a_malformed_row_is_refused_with_file_and_line(tmp_path: Path) -> None:
+    cases: list[tuple[str, str]] = [
         ('{"problem": "1+1", ', "not a line of JSON"),
         ('["1+1", "2"]', "a list where a row"),
         ('{"problem": "1+1"}', "no column 'answer' among problem"),
@@ -108,15 +107,14 @@ GOOD = '{"problem": "1+1", "answer": "2"}'
         (r'{"problem": "1+1", "answer": "\\boxed{}"}', "holds no answer to compare"),
         ("\xff", "byte 0xff is not UTF-8"),
         ("[" * 100_000, "not a line of JSON"),
-    ],
-)
-def test_a_malformed_row_is_refused_with_file_and_line(tmp_path: Path, bad: str, said: str) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_bytes(f"{GOOD}\n\n{bad}\n{GOOD}\n".encode("latin-1"))
-    with pytest.raises(DataError) as error:
-        load_problems(FileData(path=(path,)))
-    assert f"{path}, line 3: " in str(error.value)
-    assert said in str(error.value)
+    ]
+    for bad, said in cases:
+        path = tmp_path / "a.jsonl"
+        path.write_bytes(f"{GOOD}\n\n{bad}\n{GOOD}\n".encode("latin-1"))
+        with pytest.raises(DataError) as error:
+            load_problems(FileData(path=(path,)))
+        assert f"{path}, line 3: " in str(error.value), bad
+        assert said in str(error.value), bad
 
 
 def test_a_malformed_json_array_is_refused_with_its_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from scripted import (
     CLOSING,
@@ -20,15 +21,22 @@ from rlsys.algorithms.tree_samples import THOUGHT
 from rlsys.environments.anytime import AnytimeEnvironment
 from rlsys.environments.seeds import derive_seed
 from rlsys.environments.thoughts import ThoughtSampler
-from rlsys.types import GradingRequest, Kind, Problem
+from rlsys.types import GradingRequest, Group, Kind, Problem, Verdict
 
 PROBLEM = Problem(id="p", text="text", answer="gold")
 CLOSED = [20, 21, END]
 ENDLESS = [20, 21, 22, 23, 24, 25]
 
 
-def rollout(thoughts: Sequence[Sequence[int]], answer: Sequence[int], *, answers: int = 2):  # type: ignore[no-untyped-def]
-    generator, grader = ScriptedGenerator(thoughts, lambda _: answer), RightIfItSaysSo()
+def rollout(
+    thoughts: Sequence[Sequence[int]],
+    answer: Sequence[int],
+    *,
+    answers: int = 2,
+    grader: RightIfItSaysSo | None = None,
+) -> tuple[Group, ScriptedGenerator, RightIfItSaysSo, AnytimeEnvironment]:
+    generator = ScriptedGenerator(thoughts, lambda _: answer)
+    grader = grader or RightIfItSaysSo()
     environment = AnytimeEnvironment(
         sampler=ThoughtSampler(
             think=THINK, decode=decode, temperature=1.0, generator=generator, grader=grader
@@ -97,6 +105,18 @@ def test_eos_inside_the_thought_scores_nothing_where_it_is_kept() -> None:
     assert not environment.sampler.is_closed(script.thoughts[0])
 
 
+def test_an_answer_that_cannot_be_graded_scores_nothing_and_is_told_apart() -> None:
+    class Lost(RightIfItSaysSo):
+        async def grade(self, requests: Sequence[GradingRequest]) -> list[Verdict]:
+            right, *others = await super().grade(requests)
+            return [right, *(Verdict.INVALID for _ in others)]
+
+    group, *_ = rollout([CLOSED], RIGHT_ANSWER, grader=Lost())
+    (episode,) = group.episodes
+    assert episode.scores.tolist() == [1, 0, 0, 0, 0, 0]
+    assert episode.verdicts.tolist() == [Verdict.RIGHT, *[Verdict.INVALID] * 5]
+
+
 def test_a_second_end_of_thought_in_the_answer_scores_nothing() -> None:
     group, _, grader, _ = rollout([[20, END]], [RIGHT, END, RIGHT, EOS])
     assert group.episodes[0].scores.tolist() == [0] * 6
@@ -123,7 +143,7 @@ def test_the_report_has_the_numbers_and_a_readable_episode() -> None:
     thoughts = [CLOSED, ENDLESS]
     group, _, _, environment = rollout(thoughts, RIGHT_ANSWER)
     report = environment.report(group, ())
-    example = report.example
+    example: Any = report.example
     assert report.scores_G.tolist() == [1, 1]
     assert {name: values.tolist() for name, values in report.numbers.items()} == {
         **{f"score/{budget}": [1, 1] for budget in environment.budgets},

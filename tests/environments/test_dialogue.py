@@ -1,12 +1,16 @@
 """Dialogues of the economics environment with a scripted policy: what is sampled is kept."""
 
+from __future__ import annotations
+
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from scripted import sample
 
 from rlsys.algorithms.samples import build_samples
 from rlsys.config import PromptConfig, RunConfig
@@ -19,12 +23,13 @@ from rlsys.environments.economics.errors import LedgerError
 from rlsys.environments.economics.ledger import settle_group
 from rlsys.environments.economics.training import SharedBudgetEnvironment
 from rlsys.environments.economics.turns import EconomicsTurns
+from rlsys.environments.turns import Reply, Turn, TurnEnvironment, TurnSession
 from rlsys.errors import EpisodeLost
 from rlsys.grading.compare import decide, extract_answer
 from rlsys.tokenization.prompts import PromptRenderer
 from rlsys.tokenization.think import think_end_id
 from rlsys.tokenization.tokenizer import encode, eos_ids, load_tokenizer
-from rlsys.types import Completion, GenerationRequest, GradingRequest, Kind, Verdict
+from rlsys.types import Completion, Episode, GenerationRequest, GradingRequest, Group, Kind, Verdict
 
 TOKENIZER = load_tokenizer("tiny")
 TEMPLATE = "{remaining}/{questions_remaining}:{problem}"
@@ -44,14 +49,8 @@ class Solver:
     def _complete(self, request: GenerationRequest) -> Completion:
         question = TOKENIZER.decode(request.token_ids).rpartition(":")[2].partition("=")[0]
         written = f"{self._thought}</think>\\boxed{{{eval(question)}}}"
-        ids = [*encode(TOKENIZER, written), TOKENIZER.eos_token_id][: request.max_tokens]
-        return Completion(
-            token_ids=np.array(ids, np.int32),
-            logprobs=np.full(len(ids), -0.5, np.float32),
-            stopped=len(ids) < request.max_tokens,
-            versions=(3, 4),
-            engine=1,
-        )
+        ids = [*encode(TOKENIZER, written), TOKENIZER.eos_token_id]
+        return sample(request, ids, engine=1)
 
 
 class PureGrader:
@@ -60,7 +59,7 @@ class PureGrader:
         return [Verdict.INVALID if v is None else v for v in verdicts]
 
 
-def turns_of(problems: int = 3, total_budget: int = 90, **settings) -> EconomicsTurns:
+def turns_of(problems: int = 3, total_budget: int = 90, **settings: Any) -> EconomicsTurns:
     config = EconomicsConfig(
         problems=problems,
         total_budget=total_budget,
@@ -70,8 +69,10 @@ def turns_of(problems: int = 3, total_budget: int = 90, **settings) -> Economics
     return EconomicsTurns(config, load_counter("tiny"), PureGrader())
 
 
-def environment_of(turns, solver=None, **settings) -> DialogueEnvironment:
-    values = {
+def environment_of(
+    turns: TurnEnvironment, solver: Solver | None = None, **settings: Any
+) -> DialogueEnvironment:
+    values: dict[str, Any] = {
         "group_size": 2,
         "reply_tokens": 32,
         "max_length": 1024,
@@ -92,7 +93,7 @@ def environment_of(turns, solver=None, **settings) -> DialogueEnvironment:
     )
 
 
-def rollout(environment: DialogueEnvironment):
+def rollout(environment: DialogueEnvironment) -> Group:
     return asyncio.run(environment.rollout(0, training_episodes(0, 1)[0]))
 
 
@@ -111,8 +112,8 @@ def test_the_trunk_is_exactly_what_the_engine_saw() -> None:
     assert mine[0].seed != mine[1].seed
 
 
-def _trunk(episode, segments: int) -> list[int]:
-    return np.concatenate([s.token_ids for s in episode.segments[: segments + 1]]).tolist()
+def _trunk(episode: Episode, segments: int) -> list[int]:
+    return [t for s in episode.segments[: segments + 1] for t in s.token_ids.tolist()]
 
 
 def test_prompts_show_the_budget_and_the_reply_keeps_its_own_end() -> None:
@@ -143,7 +144,7 @@ def test_a_box_inside_the_thought_is_no_answer() -> None:
 def test_every_sampled_token_is_charged_and_the_budget_ends_the_episode() -> None:
     group = rollout(environment_of(turns_of(problems=5, total_budget=40)))
     episode = group.episodes[0]
-    charged = [turn.charged for turn in episode.turns]
+    charged = [turn.charged or 0 for turn in episode.turns]
     lengths = [len(s.token_ids) for s in episode.segments if s.kind is Kind.ANSWER]
     assert charged == lengths
     assert sum(charged) <= 40
@@ -158,7 +159,7 @@ def test_books_are_settled_against_what_is_trained() -> None:
     samples = build_samples(group, config)
     settle_group(group, samples)
     assert [a is None for a in samples[0].advantages] == [True, False] * 3
-    short = replace(samples[0], advantages=(None, *(a and a[1:] for a in [None] * 5)))
+    short = replace(samples[0], advantages=(None,) * 6)
     settle_group(group, [short, samples[1]])  # all masked, and said to be
     wrong = replace(
         samples[0], advantages=tuple(None if a is None else a[1:] for a in samples[0].advantages)
@@ -192,19 +193,19 @@ class Endless:
     """Charges nothing for what an episode leaves unanswered."""
 
     @asynccontextmanager
-    async def session(self):
+    async def session(self) -> AsyncIterator[TurnSession]:
         async with turns_of().session() as session:
             yield EndlessSession(session)
 
 
 class EndlessSession:
-    def __init__(self, session) -> None:
+    def __init__(self, session: TurnSession) -> None:
         self._session = session
 
-    async def reset(self, seed):
+    async def reset(self, seed: int) -> Turn:
         return (await self._session.reset(seed))._replace(unanswered=0)
 
-    async def reply(self, reply):
+    async def reply(self, reply: Reply) -> Turn:
         return (await self._session.reply(reply))._replace(unanswered=0)
 
 
@@ -216,7 +217,7 @@ class Failing:
         self._turns = turns_of()
 
     @asynccontextmanager
-    async def session(self):
+    async def session(self) -> AsyncIterator[TurnSession]:
         if self.failures:
             self.failures -= 1
             raise EpisodeLost("gone")
@@ -230,6 +231,30 @@ def test_a_lost_episode_is_begun_anew_and_at_last_missing() -> None:
     assert len(group.episodes) == 1
     report = report_dialogues(group, 2, (), lambda ids: TOKENIZER.decode(ids))
     assert report.numbers["episodes/lost"].tolist() == [0.0, 1.0]
+
+
+def test_a_second_attempt_does_not_draw_what_the_first_one_drew() -> None:
+    class LosesTheFirstReply:
+        def __init__(self) -> None:
+            self.sessions = 0
+
+        @asynccontextmanager
+        async def session(self) -> AsyncIterator[TurnSession]:
+            self.sessions += 1
+            async with turns_of().session() as session:
+                yield BrokenSession(session) if self.sessions == 1 else session
+
+    class BrokenSession(EndlessSession):
+        async def reply(self, reply: Reply) -> Turn:
+            raise EpisodeLost("gone")
+
+    solver = Solver()
+    group = rollout(environment_of(LosesTheFirstReply(), solver, group_size=1))
+    assert len(group.episodes) == 1
+    lost, first, *_ = solver.requests
+    assert lost.token_ids.tolist() == first.token_ids.tolist()
+    seeds = [request.seed for request in solver.requests]
+    assert len(seeds) == len(set(seeds)) == 4
 
 
 @pytest.mark.parametrize(("pause_s", "said"), [(30.0, 1), (0.0, 5)])
@@ -251,7 +276,8 @@ def test_the_report_tells_return_accuracy_and_tokens_by_type() -> None:
     assert report.versions == (3, 4)
     by_type = {name: v for name, v in report.numbers.items() if name.startswith("tokens/")}
     assert sum(map(len, by_type.values())) == 6
-    assert report.example["turns"][0]["verdict"] == "right"
+    turns: Any = report.example["turns"]
+    assert turns[0]["verdict"] == "right"
 
 
 def test_seeds_decide_the_questions() -> None:

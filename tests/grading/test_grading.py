@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -107,7 +108,7 @@ def test_hostile_texts_are_wrong_at_once(answer: str) -> None:
     assert time.monotonic() - start < 1.0
 
 
-def test_model_text_is_never_evaluated(tmp_path) -> None:
+def test_model_text_is_never_evaluated(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     code = f"__import__('pathlib').Path('{mark}').touch()"
     for text in (code, rf"\text{{{code}}}", f"2*{code}", f"${code}$"):
@@ -143,7 +144,7 @@ def test_works_in_a_script_without_a_main_guard_and_ends_with_it() -> None:
     assert done.stderr == ""
 
 
-def test_self_test_passes_and_tells_what_failed(monkeypatch) -> None:
+def test_self_test_passes_and_tells_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert self_test() == []
     monkeypatch.setattr("rlsys.grading.compare.is_correct", lambda response, gold: True)
     assert len(self_test()) == 4

@@ -32,6 +32,7 @@ def test_a_slow_comparison_is_killed_and_the_next_one_works() -> None:
 def test_death_while_idle_is_repaired() -> None:
     process = GradingProcess(timeout_s=5.0)
     assert process.compare("x+1", "1+x") is Verdict.RIGHT
+    assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     time.sleep(0.2)
     assert process.compare("x+1", "1+x") is Verdict.RIGHT
@@ -54,9 +55,10 @@ def test_death_during_a_comparison_costs_no_verdict() -> None:
     process.close()
 
 
-def test_death_while_starting_is_tried_again_with_a_bound(monkeypatch) -> None:
+def test_death_while_starting_is_tried_again_with_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     process = GradingProcess(timeout_s=5.0)
     process.start()
+    assert process.pid is not None
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     assert process.compare("x+1", "1+x") is Verdict.RIGHT
@@ -77,7 +79,7 @@ def test_a_process_at_its_memory_limit_is_replaced() -> None:
     process.close()
 
 
-def test_out_of_memory_is_repeated_in_a_fresh_process(monkeypatch) -> None:
+def test_out_of_memory_is_repeated_in_a_fresh_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first process says that it is full, the second one answers."""
     process = GradingProcess(timeout_s=5.0)
     replies = iter([worker.OUT_OF_MEMORY, worker.RIGHT, worker.OUT_OF_MEMORY, worker.OUT_OF_MEMORY])
@@ -137,7 +139,7 @@ def test_the_worker_imports_no_heavy_library() -> None:
     assert done.stdout.strip().endswith("[]")
 
 
-def test_an_error_inside_is_invalid(monkeypatch) -> None:
+def test_an_error_inside_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object, **options: object) -> bool:
         raise ZeroDivisionError
 

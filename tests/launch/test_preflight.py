@@ -36,6 +36,7 @@ from rlsys.launch.preflight import (
 )
 from rlsys.sft.tiny_model import TINY_ENVIRONMENT, build_tiny
 from rlsys.tokenization.model_folder import check_model
+from rlsys.types import Problem
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +81,7 @@ def test_long_prompts_are_dropped_and_counted(tiny: Path, tmp_path: Path) -> Non
     source = FileData(path=(problems,))
     data = DataConfig(train=source, evaluation=source, prompt=PromptConfig(max_tokens=10))
     inputs = check_inputs(run_of(tiny, data=data))
-    assert [problem.text for problem in inputs.train] == ["1+1"]
+    assert [task.text for task in inputs.train if isinstance(task, Problem)] == ["1+1"]
     assert "2 dropped" in inputs.summary
 
 
@@ -169,9 +170,8 @@ def cards(**numbers: Any) -> RunConfig:
     )
 
 
-@pytest.mark.parametrize(
-    ("config", "nodes"),
-    [
+def test_clusters_that_suffice() -> None:
+    cases: list[tuple[RunConfig, list[dict[str, float]]]] = [
         (cards(), [{"CPU": 4.0}]),
         (cards(gpus_per_rank=0.5, gpus_per_engine=0.5), [{"CPU": 4.0, "GPU": 1.0}]),
         (cards(gpus_per_rank=1, gpus_per_engine=1), [{"CPU": 4.0, "GPU": 2.0}]),
@@ -183,16 +183,14 @@ def cards(**numbers: Any) -> RunConfig:
             cards(ranks=2, engines=2, gpus_per_rank=0.4, gpus_per_engine=0.6),
             [{"CPU": 4.0, "GPU": 1.0}, {"CPU": 4.0, "GPU": 1.0}],
         ),
-    ],
-)
-def test_clusters_that_suffice(config: RunConfig, nodes: list[dict[str, float]]) -> None:
-    check_shares(config)
-    check_resources(config, nodes)
+    ]
+    for config, nodes in cases:
+        check_shares(config)
+        check_resources(config, nodes)
 
 
-@pytest.mark.parametrize(
-    ("config", "nodes", "bundle"),
-    [
+def test_the_impossible_bundle_is_shown() -> None:
+    cases: list[tuple[RunConfig, list[dict[str, float]], str]] = [
         (cards(gpus_per_rank=1), [{"CPU": 4.0}], "learner rank 1 of 1 {CPU: 1, GPU: 1}"),
         (
             cards(gpus_per_rank=1, gpus_per_engine=1),
@@ -211,28 +209,24 @@ def test_clusters_that_suffice(config: RunConfig, nodes: list[dict[str, float]])
             "shared GPU 2 of 2 {CPU: 2, GPU: 1}",
         ),
         (cards(), [{"CPU": 2.0}], "environment actor 1 of 1 {CPU: 1}"),
-    ],
-)
-def test_the_impossible_bundle_is_shown(
-    config: RunConfig, nodes: list[dict[str, float]], bundle: str
-) -> None:
-    with pytest.raises(ResourceError) as caught:
-        check_resources(config, nodes)
-    assert str(caught.value).startswith(f"{bundle} fits on no node: the nodes have {{CPU: ")
+    ]
+    for config, nodes, bundle in cases:
+        with pytest.raises(ResourceError) as caught:
+            check_resources(config, nodes)
+        said = str(caught.value)
+        assert said.startswith(f"{bundle} fits on no node: the nodes have {{CPU: "), nodes
 
 
-@pytest.mark.parametrize(
-    ("config", "sentence"),
-    [
+def test_shares_that_no_machine_could_give() -> None:
+    cases: list[tuple[RunConfig, str]] = [
         (cards(gpus_per_rank=2), "learner.gpus_per_rank 2 is more than the one GPU"),
         (cards(gpus_per_engine=1.5), "gpus_per_engine 1.5 does not match"),
         (cards(gpus_per_engine=1, tensor_parallel=2), "gpus_per_engine 1 does not match"),
         (cards(gpus_per_rank=0.6, gpus_per_engine=0.5), "add up to 1.1; lower them to a sum of 1"),
-    ],
-)
-def test_shares_that_no_machine_could_give(config: RunConfig, sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        check_shares(config)
+    ]
+    for config, sentence in cases:
+        with pytest.raises(ConfigError, match=sentence):
+            check_shares(config)
 
 
 def test_local_cards_are_counted_before_ray_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,9 +253,8 @@ URL, OTHER = "http://127.0.0.1:8000", "http://127.0.0.1:8001"
 TEXTS = {"observation_field": "text", "action_field": "text"}
 
 
-@pytest.mark.parametrize(
-    ("environment", "warned"),
-    [
+def test_evaluations_on_the_training_server_are_warned_of() -> None:
+    cases: list[tuple[Any, bool]] = [
         (TINY_ENVIRONMENT, False),
         (EconomicsDialogue(), False),
         (EconomicsDialogue(url=URL), True),
@@ -269,9 +262,8 @@ TEXTS = {"observation_field": "text", "action_field": "text"}
         (EconomicsDialogue(url=URL, evaluation_url=URL), False),
         (OpenEnvDialogue(url=URL, **TEXTS), True),
         (OpenEnvDialogue(url=URL, evaluation_url=OTHER, **TEXTS), False),
-    ],
-)
-def test_evaluations_on_the_training_server_are_warned_of(environment: Any, warned: bool) -> None:
-    changes = {} if environment is TINY_ENVIRONMENT else {"algorithm": TurnGrpoConfig()}
-    sentence = RunConfig(environment=environment, **changes).environment.evaluation_warning
-    assert (sentence is not None and URL in sentence) == warned
+    ]
+    for environment, warned in cases:
+        changes = {} if environment is TINY_ENVIRONMENT else {"algorithm": TurnGrpoConfig()}
+        sentence = RunConfig(environment=environment, **changes).environment.evaluation_warning
+        assert (sentence is not None and URL in sentence) == warned, environment

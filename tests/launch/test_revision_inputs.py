@@ -60,9 +60,8 @@ def test_originals_alone_need_no_reader() -> None:
     assert check_inputs(config(None)).reflection_length is None
 
 
-@pytest.mark.parametrize(
-    ("asked", "kind", "sentence"),
-    [
+def test_what_cannot_be_asked_is_one_sentence() -> None:
+    cases: list[tuple[RunConfig, type[RlsysError], str]] = [
         (
             config(reader("runs/no/such")),
             ModelError,
@@ -84,15 +83,12 @@ def test_originals_alone_need_no_reader() -> None:
             "environment.revision.model.max_length 4096 is more than the 1024 positions of "
             "environment.revision.model.path 'tiny'; lower it",
         ),
-    ],
-)
-def test_what_cannot_be_asked_is_one_sentence(
-    asked: RunConfig, kind: type[RlsysError], sentence: str
-) -> None:
-    with pytest.raises(kind) as caught:
-        check_inputs(asked)
-    assert sentence in str(caught.value)
-    assert "\n" not in str(caught.value)
+    ]
+    for asked, kind, sentence in cases:
+        with pytest.raises(kind) as caught:
+            check_inputs(asked)
+        assert sentence in str(caught.value), sentence
+        assert "\n" not in str(caught.value), sentence
 
 
 def test_on_the_cpu_readers_have_bundles_of_their_own() -> None:
@@ -108,9 +104,8 @@ def test_on_the_cpu_readers_have_bundles_of_their_own() -> None:
     assert [reflection_bundle(asked, i) for i in range(2)] == [3, 4]
 
 
-@pytest.mark.parametrize(
-    ("rank", "engine", "part", "bundles", "places"),
-    [
+def test_a_part_of_a_card_is_beside_the_engine() -> None:
+    cases: list[tuple[float, float, float, list[tuple[str, float, float]], tuple[int, int]]] = [
         # Rank, engine and reader on one card.
         (0.4, 0.4, 0.2, [("shared GPU 1 of 1", 3, 1)], (0, 0)),
         # A rank with a card of its own; engine and reader share the other one.
@@ -123,24 +118,22 @@ def test_on_the_cpu_readers_have_bundles_of_their_own() -> None:
             [("shared GPU 1 of 1", 2, 1), ("reflection engine 1 of 1", 1, 1)],
             (0, 1),
         ),
-    ],
-)
-def test_a_part_of_a_card_is_beside_the_engine(
-    rank: float,
-    engine: float,
-    part: float,
-    bundles: list[tuple[str, float, float]],
-    places: tuple[int, int],
-) -> None:
-    asked = config(
-        reader(gpus_per_engine=part),
-        learner={"gpus_per_rank": rank},
-        generation={"gpus_per_engine": engine},
-    )
-    check_shares(asked)
-    assert reflection_shares_policy_card(asked) == (part < 1)
-    assert [(b.name, b.cpus, pytest.approx(b.gpus)) for b in placed_bundles(asked)] == bundles
-    assert (engine_bundle(asked, 0), reflection_bundle(asked, 0)) == places
+    ]
+    for rank, engine, part, bundles, places in cases:
+        where = (rank, engine, part)
+        asked = config(
+            reader(gpus_per_engine=part),
+            learner={"gpus_per_rank": rank},
+            generation={"gpus_per_engine": engine},
+        )
+        check_shares(asked)
+        assert reflection_shares_policy_card(asked) == (part < 1), where
+        placed = placed_bundles(asked)
+        assert [(b.name, b.cpus) for b in placed] == [(name, cpus) for name, cpus, _ in bundles], (
+            where
+        )
+        assert [b.gpus for b in placed] == pytest.approx([gpus for _, _, gpus in bundles]), where
+        assert (engine_bundle(asked, 0), reflection_bundle(asked, 0)) == places, where
 
 
 @pytest.mark.parametrize(

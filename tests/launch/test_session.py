@@ -24,13 +24,14 @@ def test_a_session_holds_what_the_run_asks_for_and_places_ranks_before_engines()
 
     async def main() -> list[tuple[float, int, str]]:
         ranks, engines, _ = await reserve_placement(asked)
+        asked_for: list[dict[str, Any]] = [*ranks, *engines]
         return [
             (
                 options["num_cpus"],
                 options["scheduling_strategy"].placement_group_bundle_index,
                 options["runtime_env"]["env_vars"]["OMP_NUM_THREADS"],
             )
-            for options in ranks + engines
+            for options in asked_for
         ]
 
     with ray_session(asked):

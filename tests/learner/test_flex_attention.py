@@ -1,5 +1,7 @@
 """FlexAttention on a GPU: packed rows against paths run alone through SDPA, and its gradients."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -20,7 +22,7 @@ def _fresh_compiler() -> None:
     torch._dynamo.reset()
 
 
-def models(name: str, head_dim: int, dtype: torch.dtype):
+def models(name: str, head_dim: int, dtype: torch.dtype) -> tuple[PolicyModel, torch.nn.Module]:
     """The same weights behind FlexAttention (packed) and SDPA (alone)."""
     packed = tiny_model(name, head_dim, attention_implementation("cuda")).to("cuda", dtype)
     return PolicyModel(packed), tiny_model(name, head_dim).to("cuda", dtype)
@@ -51,7 +53,7 @@ def test_float32(name: str, checkpointing: bool, head_dim: int) -> None:
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_bfloat16(name: str, head_dim: int, record_property) -> None:
+def test_bfloat16(name: str, head_dim: int, record_property: Callable[[str, object], None]) -> None:
     """The gap is rounding: no larger than the one SDPA has to float32 on the same weights."""
     (policy, alone), trees = models(name, head_dim, torch.bfloat16), forest(seed=3)
     with torch.no_grad():

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -41,7 +41,12 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def make_spec(model_path: str, ranks: int, objective: str = "policy", **config: Any) -> LearnerSpec:
+def make_spec(
+    model_path: str,
+    ranks: int,
+    objective: Literal["policy", "nll", "rpo"] = "policy",
+    **config: Any,
+) -> LearnerSpec:
     optimizer = OptimizerConfig(learning_rate=3e-3, max_grad_norm=0.5)
     settings = {"row_tokens": 64, "micro_batch_rows": 1, **config}
     return LearnerSpec(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import peft
@@ -121,7 +122,9 @@ def test_off_is_the_starting_policy() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_all_stages_train_adapters_alike(model_path: str, groups: Groups, dtype: str) -> None:
+def test_all_stages_train_adapters_alike(
+    model_path: str, groups: Groups, dtype: Literal["float32", "bfloat16"]
+) -> None:
     """The KL to the start is 0 at the start; the reference is no second copy."""
     curves = []
     for stage in range(4):
@@ -147,8 +150,18 @@ def test_second_optimizer_step_recomputes_alike(
 ) -> None:
     """Old log-probs, reference and gradient checkpointing together."""
     seen = [
-        train(start(model_path, lora=LORA, zero_stage=stage, loss=KL, **more), groups, 2)
-        for more in ({}, {"gradient_checkpointing": True})
+        train(
+            start(
+                model_path,
+                lora=LORA,
+                zero_stage=stage,
+                loss=KL,
+                gradient_checkpointing=checkpointing,
+            ),
+            groups,
+            2,
+        )
+        for checkpointing in (False, True)
     ]
     assert seen[0]["ratio_max"] > 1.0001
     for name in ("loss", "grad_norm", "ratio_max", "reference_kl_mean"):
@@ -197,7 +210,13 @@ def test_engines_get_merged_weights_and_the_export_is_the_policy(
 def test_resume_is_exact_and_holds_adapters_only(
     model_path: str, groups: Groups, tmp_path: Path, stage: int, dtype: str
 ) -> None:
-    config = {"zero_stage": stage, "dtype": dtype, "micro_batch_rows": 2, "loss": KL, "lora": LORA}
+    config: dict[str, Any] = {
+        "zero_stage": stage,
+        "dtype": dtype,
+        "micro_batch_rows": 2,
+        "loss": KL,
+        "lora": LORA,
+    }
     worker = start(model_path, **config)
     train(worker, groups)
     worker.save(tmp_path / "step-1")

@@ -80,8 +80,12 @@ def test_every_split_equals_a_plain_loop(
     expected = plain_loop(model_path, pairs, lora)
     assert expected[0]["preference_mean"] == pytest.approx(np.log(2), abs=1e-6)
     assert expected[-1]["margin_mean"] > 1e-3
-    splits = [{"zero_stage": 0, "micro_batch_rows": 8}, {"micro_batch_rows": 1}]
-    for split in (*splits, {"zero_stage": 3, "micro_batch_rows": 2, "row_tokens": 128}):
+    splits: list[dict[str, Any]] = [
+        {"zero_stage": 0, "micro_batch_rows": 8},
+        {"micro_batch_rows": 1},
+        {"zero_stage": 3, "micro_batch_rows": 2, "row_tokens": 128},
+    ]
+    for split in splits:
         worker = start(model_path, lora=lora, **SETTINGS, **split)
         for step in expected:
             metrics = train(worker, pairs)

@@ -1,5 +1,7 @@
 """Packed rows of random trees against every root-to-leaf path run alone, values and gradients."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -118,7 +120,7 @@ def test_block_mask_equals_the_one_built_from_all_pairs() -> None:
     assert torch.equal(pairs.to_dense().bool(), dense_mask(exits_RT))
 
 
-def test_policy_loads_with_the_names_of_the_checkpoint(tmp_path) -> None:
+def test_policy_loads_with_the_names_of_the_checkpoint(tmp_path: Path) -> None:
     model = tiny_model("qwen2")
     model.save_pretrained(tmp_path)
     policy = load_policy(
@@ -134,7 +136,7 @@ def test_policy_loads_with_the_names_of_the_checkpoint(tmp_path) -> None:
     assert policy.head.weight is policy.model.model.embed_tokens.weight
 
 
-def test_unknown_attention_is_refused(tmp_path) -> None:
+def test_unknown_attention_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(ModelError, match="'gpt2'; tree attention needs one of llama, qwen2, qwen3"):
         load_policy(

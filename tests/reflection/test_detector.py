@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from scripted import sample
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -15,14 +16,13 @@ from rlsys.config import ChunkingConfig, DetectorConfig
 from rlsys.errors import EngineError, ModelError
 from rlsys.reflection.detector import (
     Detection,
-    Outcome,
     ReflectionDetector,
     SampledThought,
     detection_counts,
 )
 from rlsys.sft.tiny_model import CHARACTERS, tiny_tokenizer
 from rlsys.tokenization.decoding import token_texts
-from rlsys.types import Candidates, Completion, GenerationRequest
+from rlsys.types import Candidates, Completion, GenerationRequest, Outcome
 
 TINY = tiny_tokenizer()
 STEPS = ChunkingConfig(separator="(?=[;?])", most=1)
@@ -55,7 +55,10 @@ def chat_tokenizer() -> PreTrainedTokenizerFast:
 
 @dataclass
 class Scripted:
-    """An engine that writes fixed replies; every token is sure but labels, which have 0.9."""
+    """An engine that writes fixed replies, each to the end of its turn.
+
+    Every token is sure but labels, which have 0.9.
+    """
 
     tokenizer: PreTrainedTokenizerFast
     replies: Sequence[str | Exception]
@@ -71,15 +74,14 @@ class Scripted:
         if isinstance(reply, Exception):
             raise reply
         pair = [self.tokenizer.convert_tokens_to_ids(label) for label in self.labels]
-        ids = np.array(self.tokenizer(reply, add_special_tokens=False)["input_ids"], np.int32)
+        script = self.tokenizer(reply, add_special_tokens=False)["input_ids"]
+        written = sample(request, [*script, self.tokenizer.eos_token_id])
+        ids = written.token_ids
         others = [pair[1 - pair.index(i)] if i in pair else 0 for i in ids.tolist()]
         sure = np.where(np.isin(ids, pair), 0.9, 0.999)
-        return Completion(
-            token_ids=ids,
+        return replace(
+            written,
             logprobs=np.log(sure).astype(np.float32),
-            stopped=True,
-            versions=(0, 0),
-            engine=0,
             candidates=Candidates(
                 np.stack([ids, np.array(others, np.int32)], axis=1),
                 np.log(np.stack([sure, 1 - sure], axis=1)).astype(np.float32),
@@ -100,6 +102,12 @@ def tiny_detector(
     )
 
 
+def asked(detector: ReflectionDetector) -> list[GenerationRequest]:
+    engine = detector._generator
+    assert isinstance(engine, Scripted)
+    return engine.requests
+
+
 def thought(text: str, problem: str = "3+8-2") -> SampledThought:
     ids = TINY(text, add_special_tokens=False)["input_ids"]
     return SampledThought(problem, np.array(ids, np.int32))
@@ -112,7 +120,7 @@ def detect(detector: ReflectionDetector, *thoughts: SampledThought) -> list[Dete
 def test_the_tiny_model_is_asked_in_characters_and_read() -> None:
     detector = tiny_detector("T[2].R[3].T[4].R")
     (found,) = detect(detector, thought("3+8=11;11-2=9?3+8=11;11-2=9"))
-    (request,) = detector._generator.requests
+    (request,) = asked(detector)
     assert TINY.decode(request.token_ids) == (
         "<bos>3+8-2\n[1]3+8=11[2];11-2=9[3]?3+8=11[4];11-2=9=<think>[1]."
     )
@@ -172,7 +180,7 @@ def test_a_reply_may_end_at_its_first_result() -> None:
     short = tiny_detector("T[2].R", "T[2].T[3].T[4].T", "T[3].R", "", until_first=True)
     whole = tiny_detector("T[2].R[3].T[4].R")
     found, without, skipped, empty = detect(short, *[steps] * 4)
-    (request, *_) = short._generator.requests
+    (request, *_) = asked(short)
     assert request.stop_token_ids == (TINY.eos_token_id, TINY.convert_tokens_to_ids("R"))
     assert found.cut("first") == detect(whole, steps)[0].cut("first") == 1
     assert without.cut("first") == 3

@@ -91,9 +91,9 @@ def rollout(
     script = ScriptedGenerator(
         thoughts, lambda request: revised if request.max_tokens == REVISED_TOKENS else original
     )
-    reviser = detector and Reviser(
-        detector=detector, strength="first", answer_tokens=REVISED_TOKENS
-    )
+    reviser = None
+    if detector is not None:
+        reviser = Reviser(detector=detector, strength="first", answer_tokens=REVISED_TOKENS)
     environment = RevisionEnvironment(originals=thinker(script, len(thoughts)), reviser=reviser)
     group = asyncio.run(environment.rollout(9, PROBLEM))
     return group, script, environment.report(group, ())
@@ -200,7 +200,8 @@ def test_the_report_of_a_training_group() -> None:
         "verdict": "wrong",
         "reflections": 2,
     }
-    assert report.example["revision"]["kept"] == 2
+    revision: Any = report.example["revision"]
+    assert revision["kept"] == 2
 
 
 def test_a_right_original_with_a_wrong_revision_lost_something() -> None:

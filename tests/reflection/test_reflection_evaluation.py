@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from scripted import sample
 
 from rlsys.algorithms.reflection import LabelReading
 from rlsys.config import ChunkingConfig, PromptConfig
 from rlsys.environments.thoughts import ThoughtSampler
 from rlsys.grading.answers import extract_answer
 from rlsys.grading.compare import decide
-from rlsys.reflection.detector import Detection, Outcome, SampledThought, chunked
+from rlsys.reflection.detector import Detection, SampledThought, chunked
 from rlsys.reflection.labelling.arithmetic import result_chunks
 from rlsys.reflection.labelling.evaluation import (
     boundaries,
@@ -27,7 +30,7 @@ from rlsys.reflection.labelling.rows import LabelledThought
 from rlsys.sft.tiny_model import TINY_ENVIRONMENT, tiny_tokenizer
 from rlsys.tokenization.prompts import PromptRenderer
 from rlsys.tokenization.think import ThinkTokens
-from rlsys.types import Completion, GenerationRequest, GradingRequest, Problem, Verdict
+from rlsys.types import Completion, GenerationRequest, GradingRequest, Outcome, Problem, Verdict
 
 TINY = tiny_tokenizer()
 STEPS = ChunkingConfig(separator="(?=[;?])", most=1)
@@ -117,14 +120,7 @@ class Calculator:
         reply = self.thought
         if "</think>" in prompt:
             reply = "9}<eos>" if "=9" in prompt or ";9" in prompt else "0}<eos>"
-        token_ids = ids(reply)[: request.max_tokens]
-        return Completion(
-            token_ids=token_ids,
-            logprobs=np.zeros(len(token_ids), np.float32),
-            stopped=int(token_ids[-1]) in request.stop_token_ids,
-            versions=(0, 0),
-            engine=0,
-        )
+        return sample(request, ids(reply).tolist())
 
 
 class Grader:
@@ -148,7 +144,7 @@ def policy(generator: Calculator, thought_tokens: int = 64) -> Policy:
     )
 
 
-def test_thoughts_leave_out_what_ends_them(tmp_path) -> None:
+def test_thoughts_leave_out_what_ends_them(tmp_path: Path) -> None:
     closed, cut, ended = (
         asyncio.run(policy(Calculator(text), 13).think_about([PROBLEM], 2))[1]
         for text in (f"{CHAIN[:5]}</think>", CHAIN + ";1", "3+8<eos>")
@@ -158,7 +154,7 @@ def test_thoughts_leave_out_what_ends_them(tmp_path) -> None:
     assert (TINY.decode(ended.token_ids), ended.closed) == ("3+8", False)
 
 
-def test_sampling_goes_on_where_it_stopped(tmp_path) -> None:
+def test_sampling_goes_on_where_it_stopped(tmp_path: Path) -> None:
     path = tmp_path / "thoughts.jsonl"
     more = Problem(id="q", text="1+1", answer="2")
     for problems in ([PROBLEM], [PROBLEM, more]):
@@ -171,7 +167,7 @@ def test_sampling_goes_on_where_it_stopped(tmp_path) -> None:
     np.testing.assert_array_equal(thoughts[0].token_ids, ids(CHAIN))
 
 
-def test_a_share_of_the_thoughts_is_cut(tmp_path) -> None:
+def test_a_share_of_the_thoughts_is_cut(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "thoughts.jsonl")
     asyncio.run(sample_thoughts(policy(Calculator()), [PROBLEM], 200, journal, 0.25))
     thoughts = list(read_thoughts(tmp_path / "thoughts.jsonl"))
@@ -227,4 +223,5 @@ def test_revision_alone_saves_tokens_at_no_loss_if_the_cut_is_right() -> None:
     assert rows["ratio 0.2"].accuracy == 0.0
     # Equal cuts of a thought are answered once.
     assert len(generator.requests) == len({(r.seed, len(r.token_ids)) for r in generator.requests})
-    assert evaluation.to_dict()["revisions"][0]["cut"] == "original"
+    revisions: Any = evaluation.to_dict()["revisions"]
+    assert revisions[0]["cut"] == "original"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from rlsys.algorithms.reflection import chunk_thought
+from rlsys.algorithms.reflection import ChunkedThought, chunk_thought
 from rlsys.config import SftConfig, SupervisedFile
 from rlsys.errors import DataError
 from rlsys.reflection.labelling.responses import AnswerFrom, Thought
@@ -34,7 +34,7 @@ RECHECKED = "3+8=11;11-2=9?3+8=11;11-2=9"
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
-def chunk(thought: Thought):
+def chunk(thought: Thought) -> ChunkedThought:
     return chunk_thought([chr(i) for i in thought.token_ids], separator="(?=[;?])", most=1)
 
 

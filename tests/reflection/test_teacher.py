@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from raw_server import Answer, raw_server
+from scripted import sample
 
 from rlsys.algorithms.reflection import ChunkedThought, chunk_thought
 from rlsys.config.reflection import EndpointTeacher
@@ -119,9 +120,8 @@ def test_replies_without_an_answer_line_are_counted_and_not_kept() -> None:
     assert (labels.results, labels.bad) == ((), {"no_answer": 1})
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected", "doubled"),
-    [
+def test_labels_belong_to_their_numbers() -> None:
+    cases: list[tuple[str, list[str] | None, bool]] = [
         (labelled("Reasoning", "Right Result"), ["Reasoning", "Right Result"], False),
         (
             "**[1].** Reason: x\n**Label: right result**\n\n[2]: Label: Wrong Result",
@@ -137,12 +137,9 @@ def test_replies_without_an_answer_line_are_counted_and_not_kept() -> None:
         ("[1]. Label: Reasoning", None, False),
         ("[1]. Label: Reasoning\n[2]. Label: Perhaps", None, False),
         ("", None, False),
-    ],
-)
-def test_labels_belong_to_their_numbers(
-    reply: str, expected: list[str] | None, doubled: bool
-) -> None:
-    assert read_classification(reply, 2) == (expected, doubled)
+    ]
+    for reply, expected, doubled in cases:
+        assert read_classification(reply, 2) == (expected, doubled), reply
 
 
 def test_the_last_answer_line_stands() -> None:
@@ -325,20 +322,10 @@ def test_own_engines_teach_through_the_same_protocol() -> None:
         def __init__(self) -> None:
             self.requests: list[GenerationRequest] = []
 
-        async def generate(self, requests: list[GenerationRequest]) -> list[list[Completion]]:
+        async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
             self.requests += requests
             ids = tokenizer("Answer: Yes<eos>", add_special_tokens=False)["input_ids"]
-            return [
-                [
-                    Completion(
-                        token_ids=np.array(ids, np.int32),
-                        logprobs=np.zeros(len(ids), np.float32),
-                        stopped=True,
-                        versions=(0, 0),
-                        engine=0,
-                    )
-                ]
-            ]
+            return [[sample(request, ids)] for request in requests]
 
     engine = Engine()
     chat = EngineChat(engine, tokenizer, max_length=64)

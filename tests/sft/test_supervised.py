@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scripted
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -26,7 +27,7 @@ from rlsys.errors import DataError, ModelError
 from rlsys.sft.rows import ArithmeticRows, FileRows, supervised_rows
 from rlsys.sft.tiny_model import TINY_ENVIRONMENT, tiny_tokenizer
 from rlsys.tokenization.prompts import PromptRenderer
-from rlsys.tokenization.think import ThinkTokens
+from rlsys.tokenization.think import ThinkTokens, think_end_id
 from rlsys.types import (
     NO_PARENT,
     Completion,
@@ -83,7 +84,8 @@ def test_answers_are_short_enough_for_the_environment() -> None:
 
 
 def test_shares_of_cut_rows_and_of_right_answers() -> None:
-    whole, cut = [], []
+    whole: list[bool] = []
+    cut: list[bool] = []
     for sample in ArithmeticRows(ArithmeticTraces(), TOKENIZER).samples(step=1, count=3000):
         prompt, thought, _, answer = texts(sample)
         gold = eval(prompt.removeprefix("<bos>").removesuffix("=<think>"))
@@ -127,16 +129,9 @@ class Replay:
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
         (request,) = requests
-        is_thought = request.max_tokens != TINY_ENVIRONMENT.answer_tokens
+        is_thought = think_end_id(TOKENIZER, TINY_ENVIRONMENT.think_end) in request.stop_token_ids
         ids = (self.thought if is_thought else self.answer).token_ids
-        completion = Completion(
-            token_ids=ids,
-            logprobs=np.zeros(len(ids), np.float32),
-            stopped=int(ids[-1]) in request.stop_token_ids,
-            versions=(0, 0),
-            engine=0,
-        )
-        return [[completion]]
+        return [[scripted.sample(request, ids.tolist())]]
 
     async def grade(self, requests: Sequence[GradingRequest]) -> list[Verdict]:
         return [Verdict.RIGHT for _ in requests]
@@ -144,12 +139,12 @@ class Replay:
 
 def test_rows_are_laid_out_as_the_anytime_environment_lays_out_episodes() -> None:
     renderer = PromptRenderer(TOKENIZER, PromptConfig())
-    data = ArithmeticTraces(difficulty=(7, 9))  # thoughts never as short as an answer may be long
+    data = ArithmeticTraces(difficulty=(7, 9))
     for sample in ArithmeticRows(data, TOKENIZER).samples(step=0, count=40):
         prompt, thought, _, answer = sample.segments
         replay = Replay(thought, answer)
         environment = AnytimeEnvironment(
-            budgets=(max(len(thought.token_ids), TINY_ENVIRONMENT.answer_tokens + 1),),
+            budgets=(len(thought.token_ids),),
             answers=1,
             answer_tokens=TINY_ENVIRONMENT.answer_tokens,
             group_size=1,

@@ -2,7 +2,9 @@
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 from economics_server import free_port
@@ -15,20 +17,22 @@ from rlsys.data.arithmetic import signed_terms
 class ChatServer:
     """`requests` holds the bodies received, `keys` their Authorization; `failing` is a test's."""
 
-    def __init__(self, port):
+    def __init__(self, port: int) -> None:
         self.base_url = f"http://127.0.0.1:{port}/v1"
-        self.requests = []
-        self.keys = set()
-        self.failing = lambda number, body: None
+        self.requests: list[dict[str, Any]] = []
+        self.keys: set[str | None] = set()
+        self.failing: Callable[[int, dict[str, Any]], int | None] = lambda number, body: None
         """Maps (number of the request, its body) to an HTTP status instead of an answer."""
-        self.message = lambda answer: {"content": f"It is \\boxed{{{answer}}}."}
+        self.message: Callable[[Any], dict[str, Any]] = lambda answer: {
+            "content": f"It is \\boxed{{{answer}}}."
+        }
         """Maps the right answer to the fields of the reply."""
 
-    def app(self):
+    def app(self) -> FastAPI:
         app = FastAPI()
 
         @app.post("/v1/chat/completions")
-        async def complete(request: Request):
+        async def complete(request: Request) -> Any:
             body = await request.json()
             self.keys.add(request.headers.get("authorization"))
             self.requests.append(body)
@@ -51,7 +55,7 @@ class ChatServer:
 
 
 @contextmanager
-def chat_server():
+def chat_server() -> Iterator[ChatServer]:
     """A ChatServer that answers."""
     port = free_port()
     chat = ChatServer(port)

@@ -93,7 +93,7 @@ class Command:
     def _is_ours(self, process: psutil.Process) -> bool:
         try:
             alive = process.status() != psutil.STATUS_ZOMBIE
-            return alive and process.environ().get(MARK) == self._mark
+            return bool(alive and process.environ().get(MARK) == self._mark)
         except psutil.Error:  # it has ended, or belongs to somebody else
             return False
 

@@ -7,28 +7,37 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 import requests
 from openenv.validation import ExecResult, ProviderCapability
-from websockets.sync.client import connect
+from websockets.sync.client import ClientConnection, connect
 
 import rlsys.environments.economics as economics
 
 FOLDER = Path(economics.__file__).parent
 
 
-def free_port():
+def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+        return int(s.getsockname()[1])
 
 
 class Server:
     """A uvicorn process that serves `app` from an environment's folder, by default economics'."""
 
-    def __init__(self, app="server.app:app", log=None, folder=FOLDER, port=None, **variables):
+    def __init__(
+        self,
+        app: str = "server.app:app",
+        log: IO[str] | None = None,
+        folder: Path = FOLDER,
+        port: int | None = None,
+        **variables: str,
+    ) -> None:
         port = port or free_port()
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-W", "ignore", "-m", "uvicorn", app, "--log-level", "warning"]
@@ -41,7 +50,7 @@ class Server:
             self.stop()
             raise
 
-    def _wait_until_healthy(self):
+    def _wait_until_healthy(self) -> None:
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
@@ -51,7 +60,7 @@ class Server:
                 time.sleep(0.2)
         raise RuntimeError("the server did not become healthy")
 
-    def stop(self):
+    def stop(self) -> None:
         self.process.terminate()
         try:
             self.process.wait(10)
@@ -59,31 +68,36 @@ class Server:
             self.process.kill()
             self.process.wait()
 
-    def memory_mib(self):
+    def memory_mib(self) -> float:
         """Resident memory of the process."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         (line,) = (line for line in status.splitlines() if line.startswith("VmRSS"))
         return int(line.split()[1]) / 1024
 
 
-@contextmanager
-def session(url, path="/ws"):
+class Session:
     """A raw session: `ask(frame)` sends text or an object and returns the answer."""
+
+    def __init__(self, websocket: ClientConnection) -> None:
+        self.websocket = websocket
+
+    def __call__(self, frame: object) -> Any:
+        self.websocket.send(frame if isinstance(frame, str | bytes) else json.dumps(frame))
+        return json.loads(self.websocket.recv(timeout=30))
+
+
+@contextmanager
+def session(url: str, path: str = "/ws") -> Iterator[Session]:
+    """A raw session that is open."""
     with connect(url.replace("http", "ws") + path, max_size=None, close_timeout=2) as websocket:
-
-        def ask(frame):
-            websocket.send(frame if isinstance(frame, str | bytes) else json.dumps(frame))
-            return json.loads(websocket.recv(timeout=30))
-
-        ask.websocket = websocket
-        yield ask
+        yield Session(websocket)
 
 
-def reset(ask, **options):
+def reset(ask: Session, **options: Any) -> Any:
     return ask({"type": "reset", "data": options})
 
 
-def step(ask, response, **metadata):
+def step(ask: Session, response: object, **metadata: Any) -> Any:
     return ask({"type": "step", "data": {"response": response, "metadata": metadata}})
 
 
@@ -94,10 +108,10 @@ class LocalProvider:
     capabilities = frozenset({ProviderCapability.IMAGE_BUILD, ProviderCapability.EXEC})
     supported_network_modes = frozenset({"public"})
 
-    def build(self, root, execution):
+    def build(self, root: Path, execution: object) -> str:
         return "sha256:" + hashlib.sha256(str(root).encode()).hexdigest()
 
-    def start(self, spec):
+    def start(self, spec: object) -> "LocalSubject":
         return LocalSubject()
 
 
@@ -105,15 +119,15 @@ class LocalSubject(Server):
     """A server as the graders see one."""
 
     @property
-    def base_url(self):
+    def base_url(self) -> str:
         return self.url
 
-    def inspect(self):
+    def inspect(self) -> dict[str, int]:
         return {"pid": self.process.pid}
 
-    def logs(self, max_bytes=65536):
+    def logs(self, max_bytes: int = 65536) -> str:
         return ""
 
-    def exec(self, argv, timeout_s):
+    def exec(self, argv: Sequence[str], timeout_s: float) -> ExecResult:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s)
         return ExecResult(done.returncode, done.stdout, done.stderr, 0.0)

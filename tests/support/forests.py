@@ -61,7 +61,7 @@ def grow(seed: int, rows: int = 2, trees: int = 4, row_tokens: int = 256) -> For
                 if s:
                     before = len(paths[parent]) - len(segments[parent].token_ids)
                     stem = paths[parent][: before + cut]
-                own = rng.integers(0, 61, length)
+                own = rng.integers(0, 61, length).astype(np.int32)
                 paths.append(np.concatenate([stem, own]))
                 kind = Kind(int(rng.choice([1, 2, 3, 4]))) if s else Kind.PROMPT
                 logprobs = np.zeros(length, np.float32) if kind.sampled else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from learner.plan import make_plan
 from learner.spec import LearnerSpec
@@ -21,8 +21,8 @@ ROW_TOKENS = 64
 def start(
     path: str,
     *,
-    dtype: str = "float32",
-    objective: str = "policy",
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    objective: Literal["policy", "nll", "rpo"] = "policy",
     loss: LossConfig = LOSS,
     rate: float = 3e-3,
     max_grad_norm: float = 0.5,

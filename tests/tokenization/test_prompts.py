@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 from transformers import PreTrainedTokenizerFast
+from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 from rlsys.config import AnytimeConfig, PromptConfig
 from rlsys.errors import DataError, ModelError
@@ -24,7 +25,9 @@ TEMPLATE = (
 )
 
 
-def make_tokenizer(*, chat: bool = True, eos: bool = True, bos: bool = True, think: bool = True):
+def make_tokenizer(
+    *, chat: bool = True, eos: bool = True, bos: bool = True, think: bool = True
+) -> TokenizersBackend:
     special = ["<unk>", "<s>", "</s>"]
     names = [*special, *CHARACTERS]
     core = Tokenizer(

@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+from finished_groups import group
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ async def simulate(staleness: int, per_step: int, steps: int, seed: int) -> list
     async def grow(ticket: int, admitted_at: int) -> None:
         for _ in range(rng.randrange(8)):
             await asyncio.sleep(0)
-        await buffer.finish(ticket, (ticket, admitted_at))  # type: ignore[arg-type]
+        await buffer.finish(ticket, group(ticket, version=admitted_at))
 
     async def produce() -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -30,10 +31,9 @@ async def simulate(staleness: int, per_step: int, steps: int, seed: int) -> list
     taken = []
     for step in range(steps):
         groups = await buffer.take(per_step)
-        assert [ticket for ticket, _ in groups] == list(  # type: ignore[misc]
-            range(step * per_step, (step + 1) * per_step)
-        )
-        taken.append([admitted_at for _, admitted_at in groups])  # type: ignore[misc]
+        tickets = range(step * per_step, (step + 1) * per_step)
+        assert [g.report.index for g in groups] == list(tickets)
+        taken.append([g.report.versions[0] for g in groups if g.report.versions is not None])
         for _ in range(rng.randrange(5)):
             await asyncio.sleep(0)
         version = step + 1
@@ -62,13 +62,13 @@ def test_a_larger_bound_is_used() -> None:
 
 
 def test_finished_groups_are_those_not_taken() -> None:
-    async def scenario() -> dict[int, object]:
+    async def scenario() -> dict[int, int]:
         buffer = GroupBuffer(4, start=10)
         for _ in range(4):
             await buffer.admit()
         for ticket in (11, 10, 13):
-            await buffer.finish(ticket, f"group {ticket}")  # type: ignore[arg-type]
-        assert await buffer.take(1) == ["group 10"]
-        return buffer.finished()  # type: ignore[return-value]
+            await buffer.finish(ticket, group(ticket, version=0))
+        assert [g.report.index for g in await buffer.take(1)] == [10]
+        return {ticket: g.report.index for ticket, g in buffer.finished().items()}
 
-    assert asyncio.run(scenario()) == {11: "group 11", 13: "group 13"}
+    assert asyncio.run(scenario()) == {11: 11, 13: 13}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from rlsys.errors import CheckpointError
 from rlsys.training.checkpoints import FORMAT, CheckpointStore
+from rlsys.training.protocols import FinishedGroup
 
 
 class Files:
@@ -31,10 +32,17 @@ class Learner:
         self._dies = dies
 
     async def save(self, folder: Path) -> None:
+        assert not (folder.parent / "state.json").exists()  # it says that the rest is there
         folder.mkdir()
         (folder / "weights").write_text("new")
         if self._dies:
             raise OSError("no space left on device")
+
+    async def step(self, groups: Sequence[FinishedGroup]) -> dict[str, float]:
+        raise AssertionError("a checkpoint trains nothing")
+
+    async def export(self, folder: Path) -> None:
+        raise AssertionError("a checkpoint exports nothing")
 
 
 def store(folder: Path, keep: int = 2) -> CheckpointStore:
@@ -42,8 +50,12 @@ def store(folder: Path, keep: int = 2) -> CheckpointStore:
 
 
 def save(checkpoints: CheckpointStore, step: int, *, dies: bool = False, **groups: str) -> None:
-    tickets = {int(name.removeprefix("t")): group for name, group in groups.items()}
-    asyncio.run(checkpoints.save(step, Learner(dies), tickets))  # type: ignore[arg-type]
+    tickets: Any = {int(name.removeprefix("t")): group for name, group in groups.items()}
+    asyncio.run(checkpoints.save(step, Learner(dies), tickets))
+
+
+def groups_in(checkpoints: CheckpointStore, folder: Path) -> dict[int, object]:
+    return dict(checkpoints.read_groups(folder))
 
 
 def test_there_is_no_latest_before_the_first(tmp_path: Path) -> None:
@@ -55,7 +67,7 @@ def test_what_was_saved_is_read(tmp_path: Path) -> None:
     step, folder = store(tmp_path).latest() or (0, Path())
     assert (step, folder) == (7, tmp_path / "step-7")
     assert (folder / "learner" / "weights").read_text() == "new"
-    assert store(tmp_path).read_groups(folder) == {30: "a group", 31: "another"}
+    assert groups_in(store(tmp_path), folder) == {30: "a group", 31: "another"}
 
 
 def test_the_newest_are_kept_by_number(tmp_path: Path) -> None:
@@ -103,7 +115,7 @@ def test_a_folder_without_its_last_file_is_no_checkpoint(tmp_path: Path) -> None
 def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     save(store(tmp_path), 4, t1="old")
     save(store(tmp_path), 4, t2="new")
-    assert store(tmp_path).read_groups(tmp_path / "step-4") == {2: "new"}
+    assert groups_in(store(tmp_path), tmp_path / "step-4") == {2: "new"}
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from finished_groups import group, report
 
 from rlsys.config import RunConfig
 from rlsys.data.problems import TaskStream
@@ -17,7 +17,7 @@ from rlsys.errors import EngineError, TrainingError
 from rlsys.training.checkpoints import CheckpointStore
 from rlsys.training.loop import Parts, StopSignal, train
 from rlsys.training.protocols import FinishedGroup
-from rlsys.types import Problem
+from rlsys.types import Problem, Task
 
 PROBLEMS = [Problem(id=f"p{i}", text=f"{i}+1", answer=str(i + 1)) for i in range(100)]
 HELD_OUT = [Problem(id="held-out", text="1+1", answer="2")]
@@ -51,22 +51,24 @@ class World:
             stop=self.stop,
         )
 
-    async def train_group(self, index: int, problem: Problem) -> FinishedGroup:
+    async def train_group(self, index: int, task: Task) -> FinishedGroup:
         started_at = self.version
         await asyncio.sleep(0)
         if index == self.fails_at:
             raise EngineError("engine 0 died")
-        self.grown[index] = problem.id
+        self.grown[index] = task.id
         return group(index, version=started_at - self.lag)
 
-    async def evaluate_group(self, index: int, problem: Problem) -> GroupReport:
-        self.log.append(f"evaluate {problem.id} at version {self.version}")
+    async def evaluate_group(self, index: int, task: Task) -> GroupReport:
+        self.log.append(f"evaluate {task.id} at version {self.version}")
         return report(0, self.version)
 
     async def cached_share(self) -> float:
         return 0.5
 
     async def publish(self, version: int) -> float:
+        for _ in range(20):  # whatever is admitted before the weights are live begins meanwhile
+            await asyncio.sleep(0)
         self.version = version
         self.log.append(f"publish {version}")
         return 1e-6
@@ -118,31 +120,6 @@ class Reporter:
         raise AssertionError("the loop has nothing to say")
 
 
-def report(index: int, version: int) -> GroupReport:
-    return GroupReport(
-        index=index,
-        problem_id="",
-        difficulty=None,
-        versions=(version, version),
-        scores_G=np.array([0.5, 0.75], np.float32),
-        numbers={
-            "score/16": np.array([0.0, 0.5], np.float32),
-            "score/64": np.array([1.0, 1.0], np.float32),
-            "thought/length": np.array([10, 20], np.float32),
-            "thought/closed": np.array([1, 0], np.float32),
-        },
-        invalid=1,
-        answers=4,
-        sampled_tokens=40,
-        sizes=((30, 20), (30, 20)),
-        example={"group": index},
-    )
-
-
-def group(index: int, version: int) -> FinishedGroup:
-    return FinishedGroup(report=report(index, version), samples=None)
-
-
 def configuration(steps: int, staleness: int = 0, **sections: Any) -> RunConfig:
     return RunConfig.model_validate(
         {
@@ -163,7 +140,7 @@ def run(
     start: int = 0,
     finished: Mapping[int, FinishedGroup] | None = None,
 ) -> int:
-    problems = TaskStream(PROBLEMS, seed=0, shuffle=False)
+    problems: TaskStream[Task] = TaskStream(PROBLEMS, seed=0, shuffle=False)
 
     async def main() -> int:
         world.version = start
@@ -242,9 +219,10 @@ def test_a_stop_before_the_first_step_trains_and_saves_nothing(tmp_path: Path) -
 
 def test_a_stop_does_not_wait_for_an_evaluation(tmp_path: Path) -> None:
     class Slow(World):
-        async def evaluate_group(self, index: int, problem: Problem) -> GroupReport:
+        async def evaluate_group(self, index: int, task: Task) -> GroupReport:
             self.stop.set()
-            return await asyncio.get_running_loop().create_future()
+            await asyncio.get_running_loop().create_future()
+            raise AssertionError("nobody ends this evaluation")
 
     world = Slow(tmp_path)
     assert run(world, configuration(steps=50, evaluation={"every": 2})) == 2

@@ -18,7 +18,7 @@ ROOT = FOLDER.parents[2]
 NO_NETWORK = ("Failed to establish a new connection", "Temporary failure in name resolution")
 
 
-def test_the_linter_finds_nothing():
+def test_the_linter_finds_nothing() -> None:
     linter = Path(sys.executable).with_name("hadolint")
     done = subprocess.run([linter, "--no-color", DOCKERFILE], capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("", 0)
@@ -27,7 +27,7 @@ def test_the_linter_finds_nothing():
 class Container(Server):
     """A folder instead of an image's root, and a virtual environment instead of its Python."""
 
-    def __init__(self, root):
+    def __init__(self, root: Path) -> None:
         self.root = root
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -36,9 +36,8 @@ class Container(Server):
         self.environ["PATH"] = f"{root / 'venv' / 'bin'}:{os.environ['PATH']}"
         self.environ["PIP_NO_COMPILE"] = "1"  # half of the time, for a server that starts once
         self.folder = root
-        self.process = None
 
-    def carry_out(self):
+    def carry_out(self) -> None:
         """Follow the Dockerfile up to its CMD, which starts the server."""
         text = re.sub(r"\\\n\s*", "", DOCKERFILE.read_text())
         for line in text.splitlines():
@@ -57,7 +56,7 @@ class Container(Server):
                 case "CMD":
                     self.serve(json.loads(rest))
 
-    def copy(self, source, target):
+    def copy(self, source: str, target: str) -> None:
         made = Path(target)
         made.parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / source).is_dir():
@@ -65,7 +64,7 @@ class Container(Server):
         else:
             shutil.copy(ROOT / source, made)
 
-    def execute(self, command):
+    def execute(self, command: str) -> None:
         done = subprocess.run(
             ["sh", "-c", command], env=self.environ, capture_output=True, text=True
         )
@@ -73,7 +72,7 @@ class Container(Server):
             pytest.skip("no package index can be reached")
         assert done.returncode == 0, done.stderr
 
-    def serve(self, command):
+    def serve(self, command: list[str]) -> None:
         assert self.environ["ECONOMICS_PORT"] == "8000"
         environ = self.environ | {"ECONOMICS_PORT": str(self.port), "ECONOMICS_HOST": "127.0.0.1"}
         self.process = subprocess.Popen(command, cwd=self.folder, env=environ)
@@ -82,7 +81,7 @@ class Container(Server):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_its_instructions_make_a_server_without_torch(tmp_path):
+def test_its_instructions_make_a_server_without_torch(tmp_path: Path) -> None:
     container = Container(tmp_path)
     try:
         container.carry_out()
@@ -90,7 +89,7 @@ def test_its_instructions_make_a_server_without_torch(tmp_path):
             assert reset(ask, seed=1)["data"]["observation"]["num_questions"] == 10
             assert step(ask, "\\boxed{1}")["type"] == "observation"
     finally:
-        if container.process is not None:
+        if hasattr(container, "process"):  # it got as far as its CMD
             container.stop()
     heavy = "torch", "vllm", "deepspeed", "ray", "transformers", "trl"
     (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")

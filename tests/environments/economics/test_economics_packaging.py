@@ -13,7 +13,7 @@ from openenv.cli._cli_utils import validate_env_structure
 from openenv.validation import Level, run_validation
 
 import rlsys.environments.economics as economics
-from rlsys.config.economics import EconomicsConfig, EconomicsServerConfig
+from rlsys.config.economics import ArithmeticCorpus, EconomicsConfig, EconomicsServerConfig
 from rlsys.config.loading import load_config
 from rlsys.environments.economics import grading
 from rlsys.environments.economics.environment import VERSION
@@ -24,6 +24,7 @@ from rlsys.environments.economics.server.settings import config_from_environment
 from rlsys.environments.economics.server.staging import stage
 from rlsys.errors import ConfigError, DataError, RlsysError
 from rlsys.grading.compare import compare_hard
+from rlsys.grading.process import GradingProcess
 from rlsys.types import GradingRequest, Verdict
 
 FOLDER = Path(economics.__file__).parent
@@ -31,28 +32,28 @@ ROOT = FOLDER.parents[2]
 
 
 @pytest.fixture(scope="module")
-def staged(tmp_path_factory):
+def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stage") / "economics"
     stage(folder)
     return folder
 
 
-def test_both_folders_have_the_structure_that_push_asks_for(staged):
+def test_both_folders_have_the_structure_that_push_asks_for(staged: Path) -> None:
     assert validate_env_structure(FOLDER) == ["Recommended directory missing: outputs/"]
     assert validate_env_structure(staged) == ["Recommended directory missing: outputs/"]
 
 
-def test_the_staged_folder_validates(staged):
+def test_the_staged_folder_validates(staged: Path) -> None:
     report = run_validation(staged, max_level=Level.STATIC)
     assert report.verdict.value == "pass"
 
 
-def test_staging_overwrites_nothing(staged):
+def test_staging_overwrites_nothing(staged: Path) -> None:
     with pytest.raises(DataError, match="not an empty folder"):
         stage(staged)
 
 
-def test_every_copied_path_exists_in_both_build_contexts(staged):
+def test_every_copied_path_exists_in_both_build_contexts(staged: Path) -> None:
     lines = (FOLDER / "server" / "Dockerfile").read_text().splitlines()
     sources = [line.split()[1] for line in lines if line.startswith("COPY ")]
     assert len(sources) == 2
@@ -61,26 +62,26 @@ def test_every_copied_path_exists_in_both_build_contexts(staged):
         assert (staged / source).exists()
 
 
-def test_one_version():
+def test_one_version() -> None:
     project = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]
     manifest = yaml.safe_load((FOLDER / "openenv.yaml").read_text())
     rlsys = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert {project["version"], manifest["version"], rlsys["version"]} == {VERSION}
 
 
-def test_the_server_installs_no_learner_and_no_engine():
+def test_the_server_installs_no_learner_and_no_engine() -> None:
     project = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]
-    names = {re.match(r"[a-z_-]+", name)[0] for name in project["dependencies"]}
+    names = {re.split(r"[^a-z_-]", name)[0] for name in project["dependencies"]}
     assert not names & {"torch", "vllm", "deepspeed", "ray", "transformers", "trl"}
 
 
-def test_the_space_finds_its_port():
+def test_the_space_finds_its_port() -> None:
     _, front, _ = (FOLDER / "README.md").read_text().split("---", 2)
     matter = yaml.safe_load(front)
     assert (matter["sdk"], matter["app_port"]) == ("docker", 8000)
 
 
-def test_a_port_is_bound_before_its_url_is_known_and_a_taken_one_is_refused():
+def test_a_port_is_bound_before_its_url_is_known_and_a_taken_one_is_refused() -> None:
     with bind("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         assert port > 0
@@ -89,7 +90,7 @@ def test_a_port_is_bound_before_its_url_is_known_and_a_taken_one_is_refused():
             bind("127.0.0.1", port)
 
 
-def test_nothing_heavy_is_imported_by_the_server():
+def test_nothing_heavy_is_imported_by_the_server() -> None:
     import subprocess
 
     code = (
@@ -100,7 +101,7 @@ def test_nothing_heavy_is_imported_by_the_server():
     assert run.stdout.strip() == "[]"
 
 
-def test_settings_from_variables():
+def test_settings_from_variables() -> None:
     config = config_from_environment(
         {
             "ECONOMICS_MODE": "soft",
@@ -112,12 +113,12 @@ def test_settings_from_variables():
         }
     )
     assert (config.max_sessions, config.environment.mode) == (2, "soft")
-    assert config.environment.corpus.terms == (3, 5)
+    assert config.environment.corpus == ArithmeticCorpus(terms=(3, 5))
     assert config.environment.tokenizer is None
     assert config_from_environment({}) == EconomicsServerConfig()
 
 
-def test_variables_take_what_the_command_line_takes():
+def test_variables_take_what_the_command_line_takes() -> None:
     for variable, word in (
         ("ECONOMICS_IDLE_TIMEOUT_S=9e2", "idle_timeout_s=9e2"),
         ("ECONOMICS_BUDGET_RATIO=1e1", "environment.budget_ratio=1e1"),
@@ -134,7 +135,7 @@ def test_variables_take_what_the_command_line_takes():
         assert config_from_environment({name: text}) == expected
 
 
-def test_wrong_settings_are_refused():
+def test_wrong_settings_are_refused() -> None:
     for variables, sentence in (
         ({"ECONOMICS_MODES": "soft"}, "ECONOMICS_MODES names no setting; .*config/economics.py"),
         ({"ECONOMICS_MODES": "soft"}, "ECONOMICS_HOST, .* are the server's"),
@@ -148,12 +149,12 @@ def test_wrong_settings_are_refused():
             config_from_environment(variables)
 
 
-def test_every_setting_has_one_variable():
+def test_every_setting_has_one_variable() -> None:
     shared = EconomicsConfig.model_fields.keys() & EconomicsServerConfig.model_fields.keys()
     assert shared == set()
 
 
-def test_the_guard_lets_only_sound_frames_through():
+def test_the_guard_lets_only_sound_frames_through() -> None:
     for text, code in (
         ('{"type": "state"}', None),
         ('{"type": "step", "data": {"response": "\\ud83d\\ude00"}}', None),
@@ -170,7 +171,7 @@ def test_the_guard_lets_only_sound_frames_through():
         assert (refusal and refusal.code) == code, text
 
 
-def test_an_error_frame_explains_and_does_not_echo():
+def test_an_error_frame_explains_and_does_not_echo() -> None:
     errors = [{"type": "t", "loc": ["data", "x"], "msg": "Wrong", "input": "y" * 9999, "url": "u"}]
     frame = {"type": "error", "data": {"message": "Invalid", "code": "C", "errors": errors}}
     tidied = json.loads(tidy_error(json.dumps(frame)))["data"]
@@ -182,7 +183,7 @@ def test_an_error_frame_explains_and_does_not_echo():
 
 
 @pytest.mark.slow
-def test_a_killed_grading_process_is_replaced():
+def test_a_killed_grading_process_is_replaced() -> None:
     grader = BoundedGrader(processes=1)
     assert grader(GradingRequest(r"\boxed{1+x}", "x+1")) is Verdict.RIGHT
     start = time.monotonic()
@@ -197,12 +198,14 @@ def test_a_killed_grading_process_is_replaced():
     raise AssertionError("no grading process came back")
 
 
-def test_a_grading_process_that_cannot_start_is_tried_again_until_it_does(monkeypatch, caplog):
+def test_a_grading_process_that_cannot_start_is_tried_again_until_it_does(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     failures = iter(
         [RlsysError("the grading process ended while it started"), OSError("no memory")]
     )
 
-    def compare(process, answer, gold):
+    def compare(process: GradingProcess, answer: str, gold: str) -> Verdict:
         for failure in failures:
             raise failure
         return compare_hard(process, answer, gold)

@@ -4,6 +4,8 @@ import gzip
 import json
 import re
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -37,20 +39,23 @@ GOLD_OF_SOLUTION = {
 }
 
 
-def test_b2_b3_gold_of_a_worked_solution():
+def test_b2_b3_gold_of_a_worked_solution() -> None:
     found = {solution: solution_gold(solution) for solution in GOLD_OF_SOLUTION}
     assert found == GOLD_OF_SOLUTION
 
 
-def tables(tmp_path, metamath, numina):
+def tables(
+    tmp_path: Path, metamath: list[dict[str, Any]], numina: list[dict[str, Any]]
+) -> tuple[Table, Table]:
     """The two default tables, read from local files."""
     default = DatasetsCorpus().tables
-    made = []
+    made: list[Table] = []
     for table, rows in zip(default, (metamath, numina), strict=True):
         path = tmp_path / f"{table.split}-{len(made)}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         made.append(Table(**table.model_dump() | {"path": (path,)}))
-    return tuple(made)
+    first, second = made
+    return first, second
 
 
 METAMATH_ROWS = [
@@ -60,7 +65,9 @@ METAMATH_ROWS = [
 NUMINA_ROWS = [{"problem": "numina?", "solution": r"so \boxed{\dfrac{3}{4}}", "messages": []}]
 
 
-def test_data_sets_through_the_real_loader(tmp_path, caplog):
+def test_data_sets_through_the_real_loader(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     odd = [
         {"type": "Other", "query": "?", "response": "The answer is: 1", "extra": None},
         {"type": "GSM_SV", "query": "?", "response": "no answer", "extra": None},
@@ -83,7 +90,7 @@ def test_data_sets_through_the_real_loader(tmp_path, caplog):
     assert corpus.source == "meta-math/MetaMathQA[0:500] + AI-MO/NuminaMath-TIR[0:500]"
 
 
-def test_the_window_is_read_unless_prod(tmp_path):
+def test_the_window_is_read_unless_prod(tmp_path: Path) -> None:
     rows = [NUMINA_ROWS[0] | {"problem": f"{i}?"} for i in range(7)]
     numina = tables(tmp_path, METAMATH_ROWS, rows)[1]
     numina = Table(**numina.model_dump() | {"window": (2, 5)})
@@ -95,7 +102,7 @@ def test_the_window_is_read_unless_prod(tmp_path):
     assert everything.source == "AI-MO/NuminaMath-TIR"
 
 
-def test_parquet_files(tmp_path):
+def test_parquet_files(tmp_path: Path) -> None:
     import datasets
 
     path = tmp_path / "rows.parquet"
@@ -104,7 +111,7 @@ def test_parquet_files(tmp_path):
     assert len(load_corpus(DatasetsCorpus(tables=(table,)))) == 1
 
 
-def answers_table(tmp_path, answers, **columns):
+def answers_table(tmp_path: Path, answers: list[float | str | None], **columns: str) -> Table:
     """A table of a compressed local file with a plain answer a row."""
     path = tmp_path / "plain.jsonl.gz"
     rows = ({"problem": f"{i}?", "answer": answer} for i, answer in enumerate(answers))
@@ -123,7 +130,9 @@ def answers_table(tmp_path, answers, **columns):
     ],
     ids=["texts", "texts without an answer", "whole numbers", "fractions"],
 )
-def test_plain_answers_are_golds_as_they_stand(tmp_path, answers, golds):
+def test_plain_answers_are_golds_as_they_stand(
+    tmp_path: Path, answers: list[float | str | None], golds: list[str] | None
+) -> None:
     table = answers_table(tmp_path, answers, answer="answer")
     corpus = load_corpus(DatasetsCorpus(tables=(table,)))
     expected = golds or ["240", "1,000", r"\frac{1}{2}", "5", "7"]
@@ -131,26 +140,26 @@ def test_plain_answers_are_golds_as_they_stand(tmp_path, answers, golds):
     assert corpus.skipped == len(answers) - len(expected)
 
 
-def test_a_table_has_solutions_or_answers(tmp_path):
+def test_a_table_has_solutions_or_answers(tmp_path: Path) -> None:
     for columns in ({}, {"solution": "answer", "answer": "answer"}):
         with pytest.raises(ValidationError, match="name one of them"):
             answers_table(tmp_path, ["1"], **columns)
 
 
-def test_b18_what_cannot_be_loaded_is_refused(tmp_path):
+def test_b18_what_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
     table = Table(**DatasetsCorpus().tables[1].model_dump() | {"path": (tmp_path / "no.jsonl",)})
     with pytest.raises(DataError, match=r"'AI-MO/NuminaMath-TIR', split 'train.0:500.', cannot be"):
         load_corpus(DatasetsCorpus(tables=(table,)))
 
 
-def test_a_missing_column_is_named(tmp_path):
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
     metamath, numina = tables(tmp_path, METAMATH_ROWS, NUMINA_ROWS)
     table = Table(**numina.model_dump() | {"solution": "answer"})
     with pytest.raises(DataError, match="no column 'answer' among problem, solution, messages"):
         load_corpus(DatasetsCorpus(tables=(metamath, table)))
 
 
-def test_a_table_without_golds_is_refused_beside_a_good_one(tmp_path):
+def test_a_table_without_golds_is_refused_beside_a_good_one(tmp_path: Path) -> None:
     rows = [{"problem": "?", "solution": "no"}]
     sentence = (
         "data set 'AI-MO/NuminaMath-TIR', split 'train[0:500]', holds no question of types "
@@ -161,7 +170,9 @@ def test_a_table_without_golds_is_refused_beside_a_good_one(tmp_path):
         load_corpus(DatasetsCorpus(tables=tables(tmp_path, METAMATH_ROWS, rows)))
 
 
-def test_a_type_without_questions_is_warned_of(tmp_path, caplog):
+def test_a_type_without_questions_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     metamath = tables(tmp_path, METAMATH_ROWS[:-1], NUMINA_ROWS)[0]
     load_corpus(DatasetsCorpus(tables=(metamath,)))
     assert f"split 'train[0:500]': no question of types {METAMATH_TYPES[-1]}" in caplog.text
@@ -179,7 +190,9 @@ def test_a_type_without_questions_is_warned_of(tmp_path, caplog):
     ],
     ids=["empty", "blank", "broken", "csv", "cut"],
 )
-def test_a_file_that_is_not_what_it_should_be_is_refused(tmp_path, name, content, reason):
+def test_a_file_that_is_not_what_it_should_be_is_refused(
+    tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     table = Table(**DatasetsCorpus().tables[1].model_dump() | {"path": (path,)})
@@ -188,7 +201,7 @@ def test_a_file_that_is_not_what_it_should_be_is_refused(tmp_path, name, content
     assert f"check corpus.tables and that {path} holds JSONL, JSON or Parquet" in str(raised.value)
 
 
-def test_the_offline_corpus_says_what_it_is():
+def test_the_offline_corpus_says_what_it_is() -> None:
     corpus = load_corpus(ArithmeticCorpus(per_type=3))
     assert corpus.source == "generated arithmetic, seed 0, training side"
     assert list(corpus.by_type) == [f"arithmetic_{n}" for n in range(2, 11)]
@@ -198,11 +211,11 @@ def test_the_offline_corpus_says_what_it_is():
         assert str(sum(map(int, terms))) == question.gold
 
 
-def test_b13_one_corpus_per_process():
+def test_b13_one_corpus_per_process() -> None:
     assert load_corpus(ArithmeticCorpus()) is load_corpus(ArithmeticCorpus())
 
 
-def corpus_of(*sizes):
+def corpus_of(*sizes: int) -> Corpus:
     by_type = {
         f"t{t}": tuple(Question(f"{t}-{i}", "?", "1", f"t{t}") for i in range(size))
         for t, size in enumerate(sizes)
@@ -210,7 +223,7 @@ def corpus_of(*sizes):
     return Corpus(by_type, "test")
 
 
-def test_ten_questions_of_nine_types():
+def test_ten_questions_of_nine_types() -> None:
     chosen = sample_questions(corpus_of(*[50] * 9), 10, seed=7)
     assert sorted(Counter(q.type for q in chosen).values()) == [1] * 8 + [2]
 
@@ -221,7 +234,9 @@ def test_ten_questions_of_nine_types():
     problems=st.integers(1, 30),
     seed=st.integers(0, 2**63 - 1),
 )
-def test_the_mix_is_even_full_and_repeats_only_what_it_must(sizes, problems, seed):
+def test_the_mix_is_even_full_and_repeats_only_what_it_must(
+    sizes: list[int], problems: int, seed: int
+) -> None:
     corpus = corpus_of(*sizes)
     chosen = sample_questions(corpus, problems, seed)
     assert len(chosen) == problems
@@ -234,7 +249,7 @@ def test_the_mix_is_even_full_and_repeats_only_what_it_must(sizes, problems, see
     assert chosen == sample_questions(corpus, problems, seed)
 
 
-def test_the_position_tells_nothing_about_the_type():
+def test_the_position_tells_nothing_about_the_type() -> None:
     corpus = corpus_of(*[50] * 9)
     first = Counter(sample_questions(corpus, 10, seed)[0].type for seed in range(900))
     assert len(first) == 9

@@ -1,13 +1,17 @@
 """Rewards against worked numbers: both rules, and the orderings that the default promises."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlsys.config.economics import EconomicsConfig
+from rlsys.config.economics import EconomicsConfig, Mode, Rules
 from rlsys.environments.economics.models import RewardTerms
 from rlsys.environments.economics.rewards import (
     D2,
+    Coefficients,
     D,
     RewardParts,
     coefficient_set,
@@ -21,14 +25,17 @@ from rlsys.environments.economics.rewards import (
 EXACT = 1e-9
 
 
-def near(value):
+def near(value: float | list[float] | tuple[float, ...]) -> Any:
     return pytest.approx(value, abs=EXACT)
 
 
-def play(budget, tokens, right, **options):
+def play(
+    budget: int, tokens: list[int], right: list[bool], **options: Any
+) -> tuple[list[float], int]:
     """Rewards of an episode that answers everything, bonus on the last; and the tokens spent."""
     bonus_options = {k: v for k, v in options.items() if k in ("rules", "coefficients")}
-    rewards, spent = [], 0
+    rewards: list[float] = []
+    spent = 0
     for t, correct in zip(tokens, right, strict=True):
         rewards.append(step_reward(correct, t, budget, len(tokens), spent_before=spent, **options))
         spent += t
@@ -37,7 +44,7 @@ def play(budget, tokens, right, **options):
 
 
 @pytest.mark.parametrize("rules", ["default", "compat"])
-def test_v1_v2_single_answers(rules):
+def test_v1_v2_single_answers(rules: Rules) -> None:
     for correct, tokens, expected in (
         (True, 100, 1.05),
         (True, 200, 1.00),
@@ -50,7 +57,7 @@ def test_v1_v2_single_answers(rules):
 
 
 @pytest.mark.parametrize("rules", ["default", "compat"])
-def test_v3_ten_right_answers(rules):
+def test_v3_ten_right_answers(rules: Rules) -> None:
     rewards, spent = play(2000, [180] * 10, [True] * 10, rules=rules)
     assert rewards == near([1.01] * 9 + [1.51])
     assert sum(rewards) == near(10.60)
@@ -58,7 +65,7 @@ def test_v3_ten_right_answers(rules):
 
 
 @pytest.mark.parametrize("rules", ["default", "compat"])
-def test_v4_mixed_answers(rules):
+def test_v4_mixed_answers(rules: Rules) -> None:
     tokens = [100, 300, 200, 200, 200, 200, 200, 200, 150, 50]
     right = [letter == "T" for letter in "TFTTFTTTFT"]
     rewards, _ = play(2000, tokens, right, rules=rules)
@@ -67,7 +74,7 @@ def test_v4_mixed_answers(rules):
     assert episode_bonus(7, 1800, 2000, 10, rules=rules) == near(0.35)
 
 
-def test_v5_b8_overspend_is_billed_once():
+def test_v5_b8_overspend_is_billed_once() -> None:
     compat, _ = play(100, [30] * 10, [False] * 10, mode="soft", rules="compat")
     assert compat == near([-0.2] * 3 + [-0.7, -1.45, -2.2, -2.95, -3.7, -4.45, -5.2])
     assert sum(compat) == near(-21.25)
@@ -77,7 +84,7 @@ def test_v5_b8_overspend_is_billed_once():
     assert spent == 300
 
 
-def test_v7_a_long_right_answer():
+def test_v7_a_long_right_answer() -> None:
     reward = step_reward(True, 95, 100, 10, rules="compat")
     assert reward + episode_bonus(1, 95, 100, 10, rules="compat") == near(-0.2275)
     parts = step_parts(True, 95, 100, 10, rules="compat")
@@ -85,7 +92,7 @@ def test_v7_a_long_right_answer():
     assert step_parts(True, 95, 100, 10) == near((1.0, -0.425, -0.5, 0.0, 0.0, 0.0))
 
 
-def test_v8_an_answer_past_the_budget_is_charged_up_to_it():
+def test_v8_an_answer_past_the_budget_is_charged_up_to_it() -> None:
     bonus = episode_bonus(1, 100, 100, 10, rules="compat")
     assert step_reward(True, 500, 100, 10, rules="compat") + bonus == near(-0.305)
     assert step_reward(False, 500, 100, 10, rules="compat") == near(-0.55)
@@ -93,7 +100,7 @@ def test_v8_an_answer_past_the_budget_is_charged_up_to_it():
     assert step_reward(False, 100, 100, 10) == near(-0.55)
 
 
-def test_v9_late_short_answers_pay_for_their_own_tokens():
+def test_v9_late_short_answers_pay_for_their_own_tokens() -> None:
     tokens = [1000, 1000, 800] + [100] * 7
     compat, _ = play(2000, tokens, [True] * 10, mode="soft", rules="compat")
     assert compat == near([0.4, 0.4, -0.45, -0.075, -0.2, -0.325, -0.45, -0.575, -0.7, -0.75])
@@ -105,7 +112,7 @@ def test_v9_late_short_answers_pay_for_their_own_tokens():
     assert episode_bonus(10, 3500, 2000, 10) == near(0.075)
 
 
-def test_v14_episode_bonus():
+def test_v14_episode_bonus() -> None:
     for correct, spent, compat, default in (
         (10, 1800, 0.5, 0.5),
         (10, 200, 0.1, 0.5),
@@ -119,14 +126,14 @@ def test_v14_episode_bonus():
 
 
 @pytest.mark.parametrize("rules", ["default", "compat"])
-def test_v17_second_coefficient_set(rules):
+def test_v17_second_coefficient_set(rules: Rules) -> None:
     rewards, _ = play(2000, [170] * 10, [True] * 10, rules=rules, coefficients=D2)
     assert rewards == near([1.0225] * 9 + [1.4225])
     assert sum(rewards) == near(10.625)
 
 
-def test_v18_b9_right_is_better_than_wrong():
-    compat = {"mode": "soft", "rules": "compat"}
+def test_v18_b9_right_is_better_than_wrong() -> None:
+    compat: dict[str, Any] = {"mode": "soft", "rules": "compat"}
     assert step_reward(True, 2800, 2000, 10, **compat) == near(-1.95)
     assert step_reward(False, 2800, 2000, 10, **compat) == near(-1.75)
     assert step_reward(False, 2800, 2000, 10, mode="soft") == near(-1.75)
@@ -142,8 +149,13 @@ def test_v18_b9_right_is_better_than_wrong():
     coefficients=st.sampled_from([D, D2]),
 )
 def test_b9_right_is_better_than_wrong_at_any_length(
-    tokens, budget, problems, spent_before, mode, coefficients
-):
+    tokens: int,
+    budget: int,
+    problems: int,
+    spent_before: int,
+    mode: Mode,
+    coefficients: Coefficients,
+) -> None:
     right, wrong = (
         step_reward(
             correct,
@@ -159,7 +171,7 @@ def test_b9_right_is_better_than_wrong_at_any_length(
     assert right >= wrong + 0.6 - EXACT
 
 
-def test_b10_padding_wrong_answers_earns_nothing():
+def test_b10_padding_wrong_answers_earns_nothing() -> None:
     right = [True] * 3 + [False] * 7
     for rules, padding_pays in (("compat", True), ("default", False)):
         terse, _ = play(2000, [100] * 3 + [50] * 7, right, rules=rules)
@@ -172,54 +184,61 @@ def test_b10_padding_wrong_answers_earns_nothing():
     spent=st.integers(0, 5000),
     more=st.integers(0, 5000),
 )
-def test_b10_the_bonus_never_grows_with_spending(correct, spent, more):
+def test_b10_the_bonus_never_grows_with_spending(correct: int, spent: int, more: int) -> None:
     less = episode_bonus(correct, spent + more, 2000, 10)
     assert less <= episode_bonus(correct, spent, 2000, 10) + EXACT
 
 
-def test_b11_unreached_problems_cost_what_the_cheapest_wrong_answer_costs():
+def test_b11_unreached_problems_cost_what_the_cheapest_wrong_answer_costs() -> None:
     assert unanswered_penalty(9, rules="compat") == 0.0
     assert unanswered_penalty(9) == near(9 * step_reward(False, 0, 2000, 10))
 
 
-def test_what_has_no_reward_is_refused():
-    for call, sentence in (
-        (lambda: step_reward(True, 5, 100, 10, rules="new"), "rules is 'new' .* 'default' or 'co"),
-        (lambda: step_reward(True, 5, 100, 10, mode="firm"), "mode is 'firm' .* 'hard' or 'soft'"),
+def test_what_has_no_reward_is_refused() -> None:
+    new: Any = "new"
+    firm: Any = "firm"
+    d3: Any = "D3"
+    refused: tuple[tuple[Callable[[], object], str], ...] = (
+        (lambda: step_reward(True, 5, 100, 10, rules=new), "rules is 'new' .* 'default' or 'co"),
+        (lambda: step_reward(True, 5, 100, 10, mode=firm), "mode is 'firm' .* 'hard' or 'soft'"),
         (lambda: step_parts(True, -5, 100, 10), "tokens is -5 but should be 0 or more"),
         (lambda: step_parts(True, 5, 100, 10, spent_before=-1), "spent_before is -1 but"),
-        (lambda: episode_bonus(1, 5, 100, 10, rules="new"), "rules is 'new'"),
+        (lambda: episode_bonus(1, 5, 100, 10, rules=new), "rules is 'new'"),
         (lambda: episode_bonus(1, -5, 100, 10), "spent is -5 but"),
         (lambda: episode_bonus(-1, 5, 100, 10), "correct is -1 but"),
-        (lambda: unanswered_penalty(1, rules="new"), "rules is 'new'"),
+        (lambda: unanswered_penalty(1, rules=new), "rules is 'new'"),
         (lambda: unanswered_penalty(-1), "unanswered is -1 but"),
-        (lambda: reward_range(10, mode="firm"), "mode is 'firm'"),
-        (lambda: reward_range(10, rules="new"), "rules is 'new'"),
+        (lambda: reward_range(10, mode=firm), "mode is 'firm'"),
+        (lambda: reward_range(10, rules=new), "rules is 'new'"),
         (lambda: reward_range(0), "problems is 0 but"),
-        (lambda: coefficient_set("D3"), "coefficients is 'D3' but should be 'D' or 'D2'"),
-    ):
+        (lambda: coefficient_set(d3), "coefficients is 'D3' but should be 'D' or 'D2'"),
+    )
+    for call, sentence in refused:
         with pytest.raises(ValueError, match=sentence):
             call()
 
 
-def test_no_fair_share_leaves_correctness_alone():
+def test_no_fair_share_leaves_correctness_alone() -> None:
     assert step_reward(True, 5, 0, 10, mode="soft", rules="compat") == 1.0
     assert step_reward(False, 5, 100, 0) == -0.1
     assert episode_bonus(3, 5, 0, 10) == 0.0
     assert episode_bonus(3, 5, 100, 0) == 0.0
 
 
-def test_parts_sum_to_the_reward():
+def test_parts_sum_to_the_reward() -> None:
     parts = RewardParts(1.0, -0.25, 0.5, -0.125, 0.25, -0.5)
     assert parts.total == 0.875
     assert parts.end_reward == RewardTerms(**parts._asdict()).end_reward == -0.25
 
 
-def test_the_defaults_are_those_of_the_environment():
+def test_the_defaults_are_those_of_the_environment() -> None:
     config = EconomicsConfig()
-    chosen = {"rules": config.rules, "coefficients": coefficient_set(config.coefficients)}
+    chosen: dict[str, Any] = {
+        "rules": config.rules,
+        "coefficients": coefficient_set(config.coefficients),
+    }
     # A long answer beyond the budget, for which each mode, rule and set gives another reward.
-    beyond = {"spent_before": 1900}
+    beyond: dict[str, Any] = {"spent_before": 1900}
     for correct in (True, False):
         assert step_reward(correct, 3000, 2000, 10, **beyond) == step_reward(
             correct, 3000, 2000, 10, **beyond, mode=config.mode, **chosen
@@ -229,11 +248,13 @@ def test_the_defaults_are_those_of_the_environment():
     assert reward_range(10) == reward_range(10, mode=config.mode, **chosen)
 
 
-def test_reward_range_of_the_declared_configurations():
+def test_reward_range_of_the_declared_configurations() -> None:
     assert reward_range(10) == near((-0.1 - 0.45 - 0.9, 1.6))
     assert reward_range(10, rules="compat") == near((-0.55, 1.6))
     assert reward_range(10, mode="soft") == near((-10.1, 1.6))
-    assert reward_range(10, mode="soft", rules="compat") == (float("-inf"), near(1.6))
+    low, high = reward_range(10, mode="soft", rules="compat")
+    assert low == float("-inf")
+    assert high == near(1.6)
     assert reward_range(50, rules="compat")[0] == near(1 - 0.05 * 49 - 0.1 * 49)
 
 
@@ -243,7 +264,9 @@ def test_reward_range_of_the_declared_configurations():
     mode=st.sampled_from(["hard", "soft"]),
     rules=st.sampled_from(["default", "compat"]),
 )
-def test_no_step_leaves_the_declared_range(shares, budget, mode, rules):
+def test_no_step_leaves_the_declared_range(
+    shares: list[tuple[bool, int]], budget: int, mode: Mode, rules: Rules
+) -> None:
     low, high = reward_range(len(shares), mode=mode, rules=rules)
     spent = 0
     for index, (correct, tokens) in enumerate(shares):
@@ -259,7 +282,7 @@ def test_no_step_leaves_the_declared_range(shares, budget, mode, rules):
             assert low <= parts._replace(bonus=last, unanswered=stopped).total <= high
 
 
-def test_a_first_answer_that_spends_every_budget_earns_the_lower_bound():
+def test_a_first_answer_that_spends_every_budget_earns_the_lower_bound() -> None:
     # Every budget, because float error must not leave the range for any of them.
     assert reward_range(10)[0] == -1.45
     wrong = {
@@ -270,6 +293,6 @@ def test_a_first_answer_that_spends_every_budget_earns_the_lower_bound():
     assert wrong == {}
 
 
-def ended(parts):
+def ended(parts: RewardParts) -> RewardParts:
     """The terms of a first answer that leaves nine questions unanswered."""
     return parts._replace(unanswered=unanswered_penalty(9))

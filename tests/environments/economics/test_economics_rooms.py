@@ -1,6 +1,7 @@
 """Which module may import which part of economics, read from the source."""
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import rlsys
@@ -16,7 +17,7 @@ USERS = {"rlsys/cli/economics.py", "rlsys/launch/local_model.py"}
 (rlsys/environments/registry.py) names it in a string and imports it when a run plays it."""
 
 
-def imported(path):
+def imported(path: Path) -> Iterator[str]:
     """Modules that a file imports anywhere, for type checkers too."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -25,7 +26,7 @@ def imported(path):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def users_of(module, paths):
+def users_of(module: str, paths: list[Path]) -> set[str]:
     return {
         str(path.relative_to(ROOT))
         for path in paths
@@ -33,13 +34,13 @@ def users_of(module, paths):
     }
 
 
-def test_few_modules_import_economics():
+def test_few_modules_import_economics() -> None:
     outside = [path for path in SOURCES if FOLDER not in path.parents]
     assert len(outside) > 100
     assert users_of(ECONOMICS, outside) <= USERS
 
 
-def test_the_game_imports_neither_the_server_nor_the_benchmark():
+def test_the_game_imports_neither_the_server_nor_the_benchmark() -> None:
     game = sorted(FOLDER.glob("*.py"))
     assert len(game) > 10
     server, benchmark = (sorted((FOLDER / room).rglob("*.py")) for room in ("server", "benchmark"))

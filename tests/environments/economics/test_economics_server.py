@@ -5,6 +5,9 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -24,37 +27,37 @@ LONGEST_STEP_S = 5.0
 
 
 @pytest.fixture(scope="module")
-def server():
+def server() -> Iterator[Server]:
     served = Server()
     yield served
     served.stop()
 
 
-def arithmetic(question):
+def arithmetic(question: str) -> int:
     """The answer to a generated question."""
     signed = question.replace("-", "+-").split("+")
     return sum(int(term) for term in signed if term)
 
 
-def code(answer):
+def code(answer: Any) -> Any:
     return answer["data"].get("code")
 
 
-def test_static_validation_passes():
+def test_static_validation_passes() -> None:
     command = ["validate", str(FOLDER), "--level", "static", "--skip-build"]
     result = CliRunner().invoke(openenv_cli, command)
     assert result.exit_code == 0
     assert "Verdict: PASS" in result.output
 
 
-def test_url_validation_passes(server):
+def test_url_validation_passes(server: Server) -> None:
     result = CliRunner().invoke(openenv_cli, ["validate", "--url", server.url])
     assert result.exit_code == 0
     assert result.output.count("PASS") == 7
     assert "FAIL" not in result.output
 
 
-def test_runtime_graders_find_no_fault():
+def test_runtime_graders_find_no_fault() -> None:
     report = run_validation(FOLDER, max_level=Level.RUNTIME, provider=LocalProvider())
     statuses = {result.check_id: result.status.value for result in report.results}
     assert "fail" not in statuses.values()
@@ -67,14 +70,14 @@ def test_runtime_graders_find_no_fault():
     }
 
 
-def test_the_declared_reward_range_is_the_computed_one():
+def test_the_declared_reward_range_is_the_computed_one() -> None:
     import yaml
 
     declared = yaml.safe_load((FOLDER / "openenv.yaml").read_text())["validation"]["reward"]
     assert declared["range"] == list(reward_range(10))
 
 
-def test_http_endpoints(server):
+def test_http_endpoints(server: Server) -> None:
     assert requests.get(f"{server.url}/metadata").json()["name"] == "economics"
     schema = requests.get(f"{server.url}/schema").json()
     assert "total_budget" in schema["observation"]["properties"]
@@ -90,7 +93,7 @@ def test_http_endpoints(server):
     assert wrong.json()["detail"][0]["loc"] == ["tokenizer_name"]
 
 
-def test_b1_the_typed_client_plays_an_episode_to_its_end(server):
+def test_b1_the_typed_client_plays_an_episode_to_its_end(server: Server) -> None:
     with EconomicsClient(base_url=server.url).sync() as client:
         result = client.reset(seed=3, total_budget=500, episode_id="mine")
         steps = 0
@@ -105,8 +108,8 @@ def test_b1_the_typed_client_plays_an_episode_to_its_end(server):
         assert (state.episode_id, state.spent_budget, state.total_correct) == ("mine", 10, 10)
 
 
-def test_the_generic_client_sees_declared_fields(server):
-    async def play():
+def test_the_generic_client_sees_declared_fields(server: Server) -> None:
+    async def play() -> tuple[Any, Any]:
         async with GenericEnvClient(base_url=server.url) as client:
             result = await client.reset(seed=3, total_budget=500)
             return result, await client.step({"response": "x"})
@@ -116,7 +119,7 @@ def test_the_generic_client_sees_declared_fields(server):
     assert (second.reward, second.done) == (pytest.approx(-0.1), False)
 
 
-def test_in_process_and_served_episodes_are_the_same(server):
+def test_in_process_and_served_episodes_are_the_same(server: Server) -> None:
     local = EconomicsEnvironment().reset(seed=11, total_budget=300)
     with session(server.url) as ask:
         served = reset(ask, seed=11, total_budget=300)["data"]["observation"]
@@ -154,7 +157,7 @@ BAD_FRAMES = [
 ]
 
 
-def test_v21_v22_a_bad_frame_gets_a_typed_error_and_changes_nothing(server):
+def test_v21_v22_a_bad_frame_gets_a_typed_error_and_changes_nothing(server: Server) -> None:
     with session(server.url) as ask:
         reset(ask, seed=7, total_budget=500)
         before = ask({"type": "state"})
@@ -169,7 +172,9 @@ def test_v21_v22_a_bad_frame_gets_a_typed_error_and_changes_nothing(server):
 LIST_TOOLS = {"jsonrpc": "2.0", "method": "tools/list", "id": 1}
 
 
-def test_a_bad_frame_on_the_mcp_socket_gets_an_error_and_the_socket_stays_open(server):
+def test_a_bad_frame_on_the_mcp_socket_gets_an_error_and_the_socket_stays_open(
+    server: Server,
+) -> None:
     with session(server.url, path="/mcp") as ask:
         for frame, expected in (
             (b"\x00\xff", -32700),
@@ -189,7 +194,7 @@ def test_a_bad_frame_on_the_mcp_socket_gets_an_error_and_the_socket_stays_open(s
             assert ask(LIST_TOOLS)["id"] == 1
 
 
-def test_seeds_up_to_the_largest_exact_integer_are_played_and_reported(server):
+def test_seeds_up_to_the_largest_exact_integer_are_played_and_reported(server: Server) -> None:
     with session(server.url) as ask:
         questions = set()
         for seed in (0, 2**52 - 1, 2**52, 2**53 - 2, 2**53 - 1):
@@ -201,10 +206,11 @@ def test_seeds_up_to_the_largest_exact_integer_are_played_and_reported(server):
         assert code(reset(ask, seed=2**53)) == "VALIDATION_ERROR"
 
 
-def test_serve_env_prints_the_port_that_it_has_bound():
+def test_serve_env_prints_the_port_that_it_has_bound() -> None:
     command = [sys.executable, "-W", "ignore", "-m", "rlsys", "serve-env", "port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
+            assert process.stdout is not None
             line = process.stdout.readline()
             url = re.match(r"economics environment at (http://127\.0\.0\.1:(\d+)): ", line)
             assert url and int(url[2]) > 0, line
@@ -213,7 +219,7 @@ def test_serve_env_prints_the_port_that_it_has_bound():
             process.terminate()
 
 
-def test_v23_step_before_reset(server):
+def test_v23_step_before_reset(server: Server) -> None:
     with session(server.url) as ask:
         assert ask({"type": "state"})["data"]["spent_budget"] == 0
         answer = step(ask, "x")
@@ -224,7 +230,7 @@ def test_v23_step_before_reset(server):
         assert reset(ask, seed=1)["type"] == "observation"
 
 
-def test_v16_step_after_the_end(server):
+def test_v16_step_after_the_end(server: Server) -> None:
     with session(server.url) as ask:
         reset(ask, seed=1, total_budget=20)
         last = step(ask, "word " * 40)
@@ -251,7 +257,9 @@ HOSTILE = [
 ]
 
 
-def test_b5_hostile_text_never_takes_long_and_is_never_evaluated(server, tmp_path):
+def test_b5_hostile_text_never_takes_long_and_is_never_evaluated(
+    server: Server, tmp_path: Path
+) -> None:
     witness = tmp_path / "evaluated"
     code = f"\\boxed{{__import__('pathlib').Path({str(witness)!r}).touch()}}"
     with session(server.url) as ask:

@@ -1,23 +1,26 @@
 """The worked numbers of whole episodes, through reset and step, under both rules."""
 
-import pytest
-from economics_play import box, environment, play
+from pathlib import Path
+from typing import Any
 
-from rlsys.environments.economics.models import EconomicsAction
+import pytest
+from economics_play import box, environment, episode_of, play, question_of
+
+from rlsys.environments.economics.models import EconomicsAction, EconomicsObservation
 
 RULES = pytest.mark.parametrize("rules", ["default", "compat"])
 
 
-def near(value):
+def near(value: float | list[float]) -> Any:
     return pytest.approx(value, abs=1e-9)
 
 
-def rewards(observations):
+def rewards(observations: list[EconomicsObservation]) -> list[float]:
     return [observation.reward for observation in observations]
 
 
 @RULES
-def test_v1_v2_first_answers(tmp_path, rules):
+def test_v1_v2_first_answers(tmp_path: Path, rules: str) -> None:
     env = environment(tmp_path, rules=rules)
     expected = {
         (True, 100): 1.05,
@@ -31,7 +34,7 @@ def test_v1_v2_first_answers(tmp_path, rules):
 
 
 @RULES
-def test_v3_ten_right_answers(tmp_path, rules):
+def test_v3_ten_right_answers(tmp_path: Path, rules: str) -> None:
     env = environment(tmp_path, rules=rules)
     seen = play(env, [(True, 180)] * 10, seed=1, total_budget=2000)
     assert rewards(seen) == near([1.01] * 9 + [1.51])
@@ -45,7 +48,7 @@ def test_v3_ten_right_answers(tmp_path, rules):
 
 
 @RULES
-def test_v4_mixed_answers(tmp_path, rules):
+def test_v4_mixed_answers(tmp_path: Path, rules: str) -> None:
     env = environment(tmp_path, rules=rules)
     words = [100, 300, 200, 200, 200, 200, 200, 200, 150, 50]
     right = [letter == "T" for letter in "TFTTFTTTFT"]
@@ -58,7 +61,7 @@ def test_v4_mixed_answers(tmp_path, rules):
 
 @RULES
 @pytest.mark.parametrize("allow_negative", [True, False])
-def test_v5_v6_b8_overspend(tmp_path, rules, allow_negative):
+def test_v5_v6_b8_overspend(tmp_path: Path, rules: str, allow_negative: bool) -> None:
     env = environment(tmp_path, rules=rules, mode="soft", allow_negative=allow_negative)
     seen = play(env, [(False, 30)] * 10, total_budget=100)
     cumulative = rules == "compat" and allow_negative
@@ -70,17 +73,17 @@ def test_v5_v6_b8_overspend(tmp_path, rules, allow_negative):
     assert env.state.budget_remaining_ratio == 0.0
 
 
-def test_v7_a_hard_stop_after_a_long_right_answer(tmp_path):
+def test_v7_a_hard_stop_after_a_long_right_answer(tmp_path: Path) -> None:
     env = environment(tmp_path, rules="compat")
     (seen,) = play(env, [(True, 95)], seed=5, total_budget=100)
     assert seen.reward == near(-0.2275)
     assert (seen.remaining_budget, seen.done, seen.questions_remaining) == (5.0, True, 9)
     assert seen.budget_per_remaining == pytest.approx(0.5556, abs=1e-4)
     assert seen.stop_reason == "exhausted"
-    assert seen.question == env.episode.questions[1].text
+    assert seen.question == episode_of(env).questions[1].text
 
 
-def test_v8_b4_text_past_the_cap_is_not_graded(tmp_path):
+def test_v8_b4_text_past_the_cap_is_not_graded(tmp_path: Path) -> None:
     (seen,) = play(environment(tmp_path), [(True, 500)], total_budget=100)
     assert seen.history[0].model_dump(exclude={"question_summary"}) == {
         "tokens_used": 100,
@@ -93,22 +96,22 @@ def test_v8_b4_text_past_the_cap_is_not_graded(tmp_path):
     assert seen.reward == near(-1.45)
 
 
-def test_v8_as_published_in_compat(tmp_path):
+def test_v8_as_published_in_compat(tmp_path: Path) -> None:
     env = environment(tmp_path, rules="compat")
     assert rewards(play(env, [(True, 500)], total_budget=100)) == near([-0.305])
     assert rewards(play(env, [(False, 500)], total_budget=100)) == near([-0.55])
     assert env.state.refused_tokens == 400
 
 
-def test_b4_a_box_within_the_cap_counts(tmp_path):
+def test_b4_a_box_within_the_cap_counts(tmp_path: Path) -> None:
     env = environment(tmp_path)
     env.reset(seed=2, total_budget=100)
-    gold = env.episode.question.gold
+    gold = question_of(env).gold
     seen = env.step(EconomicsAction(response=box(gold, 100) + " and so on" * 200))
     assert seen.history[0].was_correct
 
 
-def test_v9_overspend_of_right_answers(tmp_path):
+def test_v9_overspend_of_right_answers(tmp_path: Path) -> None:
     env = environment(tmp_path, mode="soft")
     seen = play(env, [(True, w) for w in [1000, 1000, 800] + [100] * 7], total_budget=2000)
     assert rewards(seen) == near([0.4, 0.4, -0.45] + [0.925] * 6 + [1.0])

@@ -1,9 +1,13 @@
 """Environments behind a URL: real servers that are full, killed, restarted or frozen."""
 
+from __future__ import annotations
+
 import asyncio
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from economics_server import Server, free_port
@@ -15,15 +19,15 @@ from rlsys.environments.economics.grading import shared_grader
 from rlsys.environments.economics.turns import EconomicsTurns
 from rlsys.environments.openenv.dialects import TextDialect
 from rlsys.environments.openenv.remote import RemoteEnvironment
-from rlsys.environments.turns import Reply
+from rlsys.environments.turns import Reply, Turn, TurnEnvironment
 from rlsys.errors import ConfigError, EpisodeLost
-from rlsys.types import TurnRecord, Verdict
+from rlsys.types import GradingRequest, TurnRecord, Verdict
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def server():
+def server() -> Iterator[Holder]:
     """Serves two sessions at once and trusts its clients; tests may kill and restart it."""
     holder = Holder()
     yield holder
@@ -33,11 +37,11 @@ def server():
 class Holder:
     """A server that comes back under the same URL."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.port = free_port()
         self.start()
 
-    def start(self):
+    def start(self) -> None:
         self.server = Server(
             port=self.port,
             ECONOMICS_TRUSTED="true",
@@ -47,30 +51,30 @@ class Holder:
         )
 
     @property
-    def url(self):
+    def url(self) -> str:
         return self.server.url
 
-    def kill(self):
+    def kill(self) -> None:
         self.server.process.kill()
         self.server.process.wait()
 
 
-def economics(url, **settings):
+def economics(url: str, **settings: Any) -> RemoteEnvironment:
     dialect = EconomicsDialect(reset_options={"total_budget": 300})
     return RemoteEnvironment(url, dialect, **settings)
 
 
-def answer(question):
+def answer(question: str) -> int:
     """The answer to a generated question."""
     return sum(int(term) for term in question.replace("-", "+-").split("+") if term)
 
 
-def right(turn, tokens=20, thought=""):
+def right(turn: Turn, tokens: int = 20, thought: str = "") -> Reply:
     visible = f"\\boxed{{{answer(turn.text)}}}"
     return Reply(text=f"{thought}{visible}", visible=visible, tokens=tokens)
 
 
-async def play(environment, seed):
+async def play(environment: TurnEnvironment, seed: int) -> list[Turn]:
     """Answer everything right; return all turns."""
     async with environment.session() as session:
         turns = [await session.reset(seed)]
@@ -79,7 +83,7 @@ async def play(environment, seed):
         return turns
 
 
-def test_sampled_ids_are_charged_by_a_server_that_trusts(server):
+def test_sampled_ids_are_charged_by_a_server_that_trusts(server: Holder) -> None:
     first, second, third, last = asyncio.run(play(economics(server.url), seed=5))
     assert (first.remaining, second.remaining, last.remaining) == (300, 280, 240)
     assert (first.reward, first.done, last.done) == (0.0, False, True)
@@ -107,8 +111,8 @@ def test_sampled_ids_are_charged_by_a_server_that_trusts(server):
     assert second.record.type.startswith("arithmetic")
 
 
-def test_nothing_may_be_answered(server):
-    async def empty(environment):
+def test_nothing_may_be_answered(server: Holder) -> None:
+    async def empty(environment: TurnEnvironment) -> list[Turn]:
         async with environment.session() as session:
             turns = [await session.reset(5)]
             while not turns[-1].done:
@@ -119,8 +123,8 @@ def test_nothing_may_be_answered(server):
     assert [turn.reward for turn in turns[1:]] == pytest.approx([-0.1] * 3)
 
 
-def test_a_thought_is_never_graded_by_a_server_that_trusts(server):
-    async def unfinished():
+def test_a_thought_is_never_graded_by_a_server_that_trusts(server: Holder) -> None:
+    async def unfinished() -> Turn:
         async with economics(server.url).session() as session:
             turn = await session.reset(5)
             thought = f"so \\boxed{{{answer(turn.text)}}}"
@@ -130,8 +134,8 @@ def test_a_thought_is_never_graded_by_a_server_that_trusts(server):
     assert (turn.record.verdict, turn.record.charged) == (Verdict.WRONG, 7)
 
 
-def test_eight_episodes_on_two_sessions_all_finish(server):
-    async def eight():
+def test_eight_episodes_on_two_sessions_all_finish(server: Holder) -> None:
+    async def eight() -> list[list[Turn]]:
         environment = economics(server.url)
         return await asyncio.gather(*(play(environment, seed) for seed in range(8)))
 
@@ -142,19 +146,19 @@ def test_eight_episodes_on_two_sessions_all_finish(server):
 
 
 class LocalGrader:
-    async def grade(self, requests):
+    async def grade(self, requests: Sequence[GradingRequest]) -> list[Verdict]:
         return [shared_grader()(request) for request in requests]
 
 
-def test_turns_from_afar_are_those_of_this_process(server):
+def test_turns_from_afar_are_those_of_this_process(server: Holder) -> None:
     here = EconomicsTurns(EconomicsConfig(problems=3, total_budget=300), WORDS, LocalGrader())
     assert asyncio.run(play(economics(server.url), 8)) == asyncio.run(play(here, 8))
 
 
-def test_no_reply_of_the_own_policy_is_too_long():
+def test_no_reply_of_the_own_policy_is_too_long() -> None:
     config = EconomicsConfig(problems=1, total_budget=300, max_response_characters=10)
 
-    async def play_long():
+    async def play_long() -> Turn:
         async with EconomicsTurns(config, WORDS, LocalGrader()).session() as session:
             await session.reset(1)
             return await session.reply(Reply("x" * 11, "x" * 11, 5))
@@ -163,7 +167,7 @@ def test_no_reply_of_the_own_policy_is_too_long():
     assert turn.done and turn.record.charged == 5
 
 
-def test_a_server_that_counts_by_itself_is_refused_without_a_tokenizer():
+def test_a_server_that_counts_by_itself_is_refused_without_a_tokenizer() -> None:
     counting = Server(ECONOMICS_TOKENIZERS="[tiny]")
     named = EconomicsDialect(reset_options={"tokenizer_name": "tiny"})
     try:
@@ -174,10 +178,10 @@ def test_a_server_that_counts_by_itself_is_refused_without_a_tokenizer():
         counting.stop()
 
 
-def test_sixty_four_episodes_at_once_on_a_server_that_counts_by_itself():
+def test_sixty_four_episodes_at_once_on_a_server_that_counts_by_itself() -> None:
     counting = Server()
 
-    async def thinking(environment, seed):
+    async def thinking(environment: TurnEnvironment, seed: int) -> list[Turn]:
         async with environment.session() as session:
             turns = [await session.reset(seed)]
             while not turns[-1].done:
@@ -185,7 +189,7 @@ def test_sixty_four_episodes_at_once_on_a_server_that_counts_by_itself():
                 turns.append(await session.reply(reply))
             return turns
 
-    async def all_at_once():
+    async def all_at_once() -> list[list[Turn]]:
         environment = economics(counting.url)
         return await asyncio.gather(*(thinking(environment, seed) for seed in range(64)))
 
@@ -200,8 +204,8 @@ def test_sixty_four_episodes_at_once_on_a_server_that_counts_by_itself():
         assert [turn.remaining for turn in turns[:2]] == [300, 298]
 
 
-def test_no_more_sessions_than_leases(server):
-    async def run():
+def test_no_more_sessions_than_leases(server: Holder) -> None:
+    async def run() -> list[Turn]:
         environment = economics(server.url, max_sessions=1)
         async with environment.session():
             with pytest.raises(TimeoutError):
@@ -215,8 +219,8 @@ def test_no_more_sessions_than_leases(server):
     assert asyncio.run(run())[-1].done
 
 
-def test_a_killed_server_loses_the_episode_and_serves_again(server):
-    async def run():
+def test_a_killed_server_loses_the_episode_and_serves_again(server: Holder) -> None:
+    async def run() -> list[Turn]:
         environment = economics(server.url)
         async with environment.session() as session:
             turn = await session.reset(1)
@@ -236,8 +240,8 @@ def test_a_killed_server_loses_the_episode_and_serves_again(server):
     assert asyncio.run(run())[-1].done
 
 
-def test_a_server_that_stays_away_loses_the_episode(server):
-    async def run():
+def test_a_server_that_stays_away_loses_the_episode(server: Holder) -> None:
+    async def run() -> None:
         environment = economics(f"http://127.0.0.1:{free_port()}", patience_s=0.5)
         async with environment.session():
             raise AssertionError("there is no server")
@@ -246,8 +250,8 @@ def test_a_server_that_stays_away_loses_the_episode(server):
         asyncio.run(run())
 
 
-def test_a_frozen_server_is_waited_for_so_long_and_no_longer(server):
-    async def run():
+def test_a_frozen_server_is_waited_for_so_long_and_no_longer(server: Holder) -> None:
+    async def run() -> list[Turn]:
         environment = economics(server.url, message_timeout_s=3)
         async with environment.session() as session:
             turn = await session.reset(1)
@@ -262,8 +266,8 @@ def test_a_frozen_server_is_waited_for_so_long_and_no_longer(server):
     assert asyncio.run(run())[-1].done
 
 
-def test_a_refused_action_loses_the_episode_with_the_servers_words(server):
-    async def run():
+def test_a_refused_action_loses_the_episode_with_the_servers_words(server: Holder) -> None:
+    async def run() -> None:
         async with economics(server.url).session() as session:
             turn = await session.reset(1)
             await session.reply(right(turn, tokens=301))
@@ -272,12 +276,14 @@ def test_a_refused_action_loses_the_episode_with_the_servers_words(server):
         asyncio.run(run())
 
 
-def test_a_check_finds_no_fault(server):
+def test_a_check_finds_no_fault(server: Holder) -> None:
     asyncio.run(economics(server.url).check())
 
 
-def test_a_check_of_a_full_server_waits_for_nobody(server, caplog):
-    async def run():
+def test_a_check_of_a_full_server_waits_for_nobody(
+    server: Holder, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
         environment = economics(server.url, max_sessions=2)
         async with environment.session(), environment.session():
             await asyncio.wait_for(environment.check(), 60)
@@ -286,13 +292,13 @@ def test_a_check_of_a_full_server_waits_for_nobody(server, caplog):
     assert "is full" in caplog.text
 
 
-def test_a_check_tells_of_a_reset_that_is_refused(server):
+def test_a_check_tells_of_a_reset_that_is_refused(server: Holder) -> None:
     dialect = EconomicsDialect(reset_options={"total_budget": 5})
     with pytest.raises(ConfigError, match=r"total_budget 5 is less .*\(total_budget\) or the"):
         asyncio.run(RemoteEnvironment(server.url, dialect).check())
 
 
-def test_a_check_tells_of_fields_that_are_not_there(server):
+def test_a_check_tells_of_fields_that_are_not_there(server: Holder) -> None:
     for dialect, sentence in (
         (TextDialect(observation_field="board", action_field="response"), "observation .*'board'"),
         (TextDialect(observation_field="question", action_field="move"), "action .*'move'"),
@@ -302,7 +308,7 @@ def test_a_check_tells_of_fields_that_are_not_there(server):
 
 
 @pytest.fixture(scope="module")
-def scaffold(tmp_path_factory):
+def scaffold(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The environment that `openenv init` writes, as it comes: one session, no end, no budget."""
     folder = tmp_path_factory.mktemp("scaffold")
     command = [sys.executable, "-m", "openenv.cli", "init", "parrot", "-o", str(folder)]
@@ -312,17 +318,17 @@ def scaffold(tmp_path_factory):
     served.stop()
 
 
-def test_other_peoples_environment(scaffold):
+def test_other_peoples_environment(scaffold: Server) -> None:
     dialect = TextDialect(observation_field="echoed_message", action_field="message")
     environment = RemoteEnvironment(scaffold.url, dialect)
 
-    async def episode(words):
+    async def episode(words: str) -> tuple[Turn, Turn]:
         async with environment.session() as session:
             ready = await session.reset(seed=3)
             reply = Reply(text=f"<think>hm</think>{words}", visible=words, tokens=9)
             return ready, await session.reply(reply)
 
-    async def several():
+    async def several() -> list[tuple[Turn, Turn]]:
         await environment.check()
         return await asyncio.gather(*map(episode, ["hello", "a longer message", "x"]))
 

@@ -4,36 +4,41 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 from economics_server import free_port
-from websockets.asyncio.server import serve
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.http11 import Request, Response
 
 from rlsys.environments.economics.dialect import EconomicsDialect
 from rlsys.environments.openenv.dialects import TextDialect
 from rlsys.environments.openenv.remote import RemoteEnvironment
-from rlsys.environments.turns import Reply
+from rlsys.environments.turns import Reply, Turn
 from rlsys.errors import ConfigError, EpisodeLost
 
 
-def economics(url):
+def economics(url: str) -> RemoteEnvironment:
     return RemoteEnvironment(url, EconomicsDialect())
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "ws://localhost:8000", "http://", "economics"])
-def test_a_url_that_is_none(url):
-    with pytest.raises(ConfigError, match="is not an http or https URL"):
-        economics(url)
+def test_a_url_that_is_none() -> None:
+    cases: list[str] = ["localhost:8000", "ws://localhost:8000", "http://", "economics"]
+    for url in cases:
+        with pytest.raises(ConfigError, match="is not an http or https URL"):
+            economics(url)
 
 
-def test_a_check_where_nobody_answers():
+def test_a_check_where_nobody_answers() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ConfigError, match=rf"no server answers at .* '{url}' .*refused"):
         asyncio.run(economics(url).check())
 
 
-def test_a_check_of_some_other_web_server(tmp_path):
+def test_a_check_of_some_other_web_server(tmp_path: Path) -> None:
     port = free_port()
     command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
@@ -46,7 +51,7 @@ def test_a_check_of_some_other_web_server(tmp_path):
             process.terminate()
 
 
-async def wait_for_port(port):
+async def wait_for_port(port: int) -> None:
     for _ in range(100):
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -67,14 +72,16 @@ PAGES = {
 
 
 @asynccontextmanager
-async def scripted(*answers, state='{"type": "state", "data": {}}'):
+async def scripted(
+    *answers: str, state: str = '{"type": "state", "data": {}}'
+) -> AsyncIterator[tuple[str, list[dict[str, Any]]]]:
     """A server that grants a session and then gives these answers; what is sent is recorded.
 
     It is healthy, and has the fields of TEXT.
     """
-    received = []
+    received: list[dict[str, Any]] = []
 
-    async def handle(websocket):
+    async def handle(websocket: ServerConnection) -> None:
         waiting = iter(answers)
         async for message in websocket:
             received.append(json.loads(message))
@@ -83,7 +90,7 @@ async def scripted(*answers, state='{"type": "state", "data": {}}'):
             else:
                 await websocket.send(next(waiting))
 
-    def page(connection, request):
+    def page(connection: ServerConnection, request: Request) -> Response | None:
         if request.path not in PAGES:
             return None
         return connection.respond(200, json.dumps(PAGES[request.path]))
@@ -92,7 +99,7 @@ async def scripted(*answers, state='{"type": "state", "data": {}}'):
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", received
 
 
-def observed(**data):
+def observed(**data: bool | float | None) -> str:
     observation = {"text": "go", "left": 7, "board": [1]}
     return json.dumps({"type": "observation", "data": {"observation": observation, **data}})
 
@@ -105,8 +112,8 @@ TEXT = TextDialect(
 )
 
 
-def test_the_frames_of_a_text_environment():
-    async def run():
+def test_the_frames_of_a_text_environment() -> None:
+    async def run() -> tuple[Turn, Turn, list[dict[str, Any]]]:
         script = scripted(observed(reward=None, done=False), observed(reward=True, done=True))
         async with script as (url, received):
             async with RemoteEnvironment(url, TEXT).session() as session:
@@ -123,36 +130,37 @@ def test_the_frames_of_a_text_environment():
     ]
 
 
-@pytest.mark.parametrize(
-    ("frame", "reason"),
-    [
+def test_an_answer_that_means_nothing_loses_the_episode() -> None:
+    async def run(frame: str, reason: str) -> None:
+        async with (
+            scripted(frame) as (url, _),
+            RemoteEnvironment(url, TEXT).session() as session,
+        ):
+            with pytest.raises(EpisodeLost, match=reason):
+                await session.reset(seed=9)
+            with pytest.raises(EpisodeLost, match="failed before"):
+                await session.reset(seed=9)
+
+    cases: list[tuple[str, str]] = [
         ("not json", "not a frame of OpenEnv"),
         ("[]", "not a frame of OpenEnv"),
         ('{"type": "observation", "data": {}}', "observation: Field required"),
         ('{"type": "error", "data": {"code": "C", "message": "No."}}', "C: No."),
         (observed(reward=float("nan")), "reward: Input should be a finite number"),
         ('{"type": "observation", "data": {"observation": {"text": ""}}}', "no field 'left'"),
-    ],
-)
-def test_an_answer_that_means_nothing_loses_the_episode(frame, reason):
-    async def run():
-        async with scripted(frame) as (url, _), RemoteEnvironment(url, TEXT).session() as session:
-            with pytest.raises(EpisodeLost, match=reason):
-                await session.reset(seed=9)
-            with pytest.raises(EpisodeLost, match="failed before"):
-                await session.reset(seed=9)
-
-    asyncio.run(run())
+    ]
+    for frame, reason in cases:
+        asyncio.run(run(frame, reason))
 
 
-def refused(code):
+def refused(code: str) -> str:
     return json.dumps({"type": "error", "data": {"code": code, "message": "No."}})
 
 
-def check(*answers, **settings):
+def check(*answers: str, **settings: str) -> tuple[str, list[dict[str, Any]]]:
     """Check a server that gives these answers; a check that waits for it is too late."""
 
-    async def run():
+    async def run() -> tuple[str, list[dict[str, Any]]]:
         async with scripted(*answers, **settings) as (url, received):
             await asyncio.wait_for(RemoteEnvironment(url, TEXT).check(), 20)
             return url, received
@@ -160,12 +168,12 @@ def check(*answers, **settings):
     return asyncio.run(run())
 
 
-def test_a_check_begins_an_episode():
+def test_a_check_begins_an_episode() -> None:
     _, received = check(observed())
     assert [message["type"] for message in received] == ["state", "reset"]
 
 
-def test_a_full_server_is_no_fault_and_not_waited_for(caplog):
+def test_a_full_server_is_no_fault_and_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     url, received = check(state=refused("CAPACITY_REACHED"))
     assert len(received) == 1
     assert caplog.messages == [
@@ -173,14 +181,14 @@ def test_a_full_server_is_no_fault_and_not_waited_for(caplog):
     ]
 
 
-def test_a_session_that_is_refused_fails_a_check_at_once():
+def test_a_session_that_is_refused_fails_a_check_at_once() -> None:
     with pytest.raises(
         ConfigError, match=r"no session could be opened at .* \(No\.\); see the ser"
     ):
         check(state=refused("FACTORY_ERROR"))
 
 
-def test_a_reset_that_is_refused_fails_a_check():
+def test_a_reset_that_is_refused_fails_a_check() -> None:
     with pytest.raises(
         ConfigError, match=r"failed at a reset \(C: No\.\); correct what .*\(level\)"
     ):

@@ -11,9 +11,10 @@ from rlsys.environments.economics.benchmark.allocators import (
 )
 from rlsys.environments.economics.benchmark.solvers import ColumnAdder, Filler
 from rlsys.environments.economics.counting import WORDS, load_tokenizer
+from rlsys.environments.economics.models import EconomicsObservation
 
 
-def observation(**fields):
+def observation(**fields: float | str) -> EconomicsObservation:
     env = EconomicsEnvironment(EconomicsConfig(reveal_type=True))
     seen = env.reset(seed=1, total_budget=2000)
     for name, value in fields.items():
@@ -21,18 +22,18 @@ def observation(**fields):
     return seen
 
 
-def test_uniform_shares_what_is_left():
+def test_uniform_shares_what_is_left() -> None:
     assert Uniform(10, 800).allocate(observation(budget_per_remaining=200.9)) == 200
     assert Uniform(10, 800).allocate(observation(budget_per_remaining=3.0)) == 10
     assert Uniform(10, 800).allocate(observation(budget_per_remaining=1620.0)) == 800
 
 
-def test_greedy_takes_all_it_may():
+def test_greedy_takes_all_it_may() -> None:
     assert GreedyMax(10, 800).allocate(observation(remaining_budget=2000.0)) == 800
     assert GreedyMax(10, 800).allocate(observation(remaining_budget=300.0)) == 300
 
 
-def test_the_difficulty_oracle_allocates_by_type():
+def test_the_difficulty_oracle_allocates_by_type() -> None:
     expected = {
         "GSM_SV": 100,
         "GSM_FOBAR": 140,
@@ -48,13 +49,13 @@ def test_the_difficulty_oracle_allocates_by_type():
         assert DifficultyOracle(10, 800).allocate(seen) == tokens, kind
 
 
-def test_linucb_against_the_normal_equations():
+def test_linucb_against_the_normal_equations() -> None:
     bandit = LinUCB(10, 100, arms=3)
     seen = [observation(remaining_budget=float(left)) for left in (2000, 1500, 700)]
     rewards = [1.0, -0.1, 0.5]
-    for x, reward in zip(seen, rewards, strict=True):
-        bandit.learn(x, 55, reward)
-    X = np.stack([bandit.features(x) for x in seen])
+    for one, reward in zip(seen, rewards, strict=True):
+        bandit.learn(one, 55, reward)
+    X = np.stack([bandit.features(one) for one in seen])
     A = np.eye(5) + X.T @ X
     x = bandit.features(seen[0])
     theta = np.linalg.solve(A, X.T @ np.array(rewards))
@@ -66,7 +67,7 @@ def test_linucb_against_the_normal_equations():
     assert bandit.allocate(seen[0]) == 55
 
 
-def test_b20_the_bandit_learns_what_each_question_needs():
+def test_b20_the_bandit_learns_what_each_question_needs() -> None:
     rng = np.random.default_rng(0)
     bandit = LinUCB(10, 100, arms=4, alpha=2.0)
     short, long = observation(question="1+1"), observation(question="1" + "+1" * 40)
@@ -78,7 +79,7 @@ def test_b20_the_bandit_learns_what_each_question_needs():
     assert (bandit.allocate(short), bandit.allocate(long)) == (10, 70)
 
 
-def test_filler_is_as_long_as_allowed():
+def test_filler_is_as_long_as_allowed() -> None:
     for counter in (WORDS, load_tokenizer("tiny")):
         for tokens in (10, 11, 57, 200):
             text = Filler(counter)("1+1", tokens)
@@ -86,7 +87,7 @@ def test_filler_is_as_long_as_allowed():
             assert counter.count(text) <= tokens < counter.count("step " + text)
 
 
-def test_the_adder_works_it_out_or_is_cut_off():
+def test_the_adder_works_it_out_or_is_cut_off() -> None:
     adder = ColumnAdder(WORDS)
     assert adder("3+8-2", 100) == "3 +8 = 11 -2 = 9 \\boxed{9}"
     assert adder("3+8-2", 5).split() == ["3", "+8", "=", "11"]

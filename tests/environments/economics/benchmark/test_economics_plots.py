@@ -1,5 +1,7 @@
 """Every plot is drawn from the file alone, whatever the episodes are like."""
 
+from pathlib import Path
+
 import pytest
 
 from rlsys.environments.economics.benchmark.plot_parts import spread
@@ -7,7 +9,7 @@ from rlsys.environments.economics.benchmark.plots import plot_results
 from rlsys.environments.economics.benchmark.results import EpisodeResult, write_results
 
 
-def test_labels_move_as_little_as_possible():
+def test_labels_move_as_little_as_possible() -> None:
     for values, expected in (
         ([1.0, 5.0], [1.0, 5.0]),
         ([1.0, 1.0, 5.0], [0.5, 1.5, 5.0]),
@@ -18,7 +20,7 @@ def test_labels_move_as_little_as_possible():
         assert spread(values, 1.0) == pytest.approx(expected), values
 
 
-def episode(seed, answered, types=True):
+def episode(seed: int, answered: int, types: bool = True) -> EpisodeResult:
     return EpisodeResult(
         seed=seed,
         questions=4,
@@ -31,7 +33,7 @@ def episode(seed, answered, types=True):
     )
 
 
-def test_seven_plots_of_agents_that_differ_in_everything(tmp_path):
+def test_seven_plots_of_agents_that_differ_in_everything(tmp_path: Path) -> None:
     raw = {
         "whole": [episode(seed, 4) for seed in range(8)],
         "torn": [episode(seed, 1 + seed % 4, types=False) for seed in range(6)],
@@ -53,7 +55,7 @@ def test_seven_plots_of_agents_that_differ_in_everything(tmp_path):
 
 
 @pytest.mark.filterwarnings("error")
-def test_episodes_of_a_single_problem_are_drawn_too(tmp_path):
+def test_episodes_of_a_single_problem_are_drawn_too(tmp_path: Path) -> None:
     one = EpisodeResult(
         seed=1, questions=1, budget=100, tokens=(10,), right=(True,), rewards=(1.0,), types=("a",)
     )

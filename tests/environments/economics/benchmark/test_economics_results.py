@@ -1,7 +1,10 @@
 """Numbers of an episode, means with intervals, and the file that holds them."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +22,7 @@ from rlsys.environments.economics.benchmark.summary import (
 from rlsys.errors import DataError
 
 
-def episode(seed=1, **changes):
+def episode(seed: int = 1, **changes: Any) -> EpisodeResult:
     """Four of ten questions answered, two right, with 100 of 80 tokens."""
     result = EpisodeResult(
         seed=seed,
@@ -34,7 +37,7 @@ def episode(seed=1, **changes):
     return replace(result, **changes)
 
 
-def test_b20_accuracy_counts_what_was_never_answered():
+def test_b20_accuracy_counts_what_was_never_answered() -> None:
     numbers = episode().numbers()
     assert numbers["accuracy"] == 0.2
     assert numbers["accuracy_answered"] == 0.5
@@ -48,17 +51,17 @@ def test_b20_accuracy_counts_what_was_never_answered():
     assert episode(oracle=2.0).numbers()["regret"] == pytest.approx(1.1)
 
 
-def test_an_episode_without_an_answer():
+def test_an_episode_without_an_answer() -> None:
     numbers = episode(tokens=(), right=(), rewards=(), types=()).numbers()
     assert numbers["accuracy_answered"] == numbers["tokens_per_answer"] == 0.0
 
 
-def test_regret_of_some_episodes_is_no_regret():
+def test_regret_of_some_episodes_is_no_regret() -> None:
     assert "regret" in summary([episode(oracle=1.0), episode(oracle=2.0)])
     assert "regret" not in summary([episode(oracle=1.0), episode()])
 
 
-def test_bootstrap_interval_of_a_known_sample():
+def test_bootstrap_interval_of_a_known_sample() -> None:
     mean, low, high = bootstrap_mean([0.0, 1.0] * 50)
     assert mean == 0.5
     assert 0.38 < low < 0.43
@@ -66,7 +69,7 @@ def test_bootstrap_interval_of_a_known_sample():
     assert bootstrap_mean([3.0]) == (3.0, 3.0, 3.0)
 
 
-def test_differences_are_paired_by_seed_and_budget():
+def test_differences_are_paired_by_seed_and_budget() -> None:
     better = [episode(seed, rewards=(2.0, -0.1, 1.0, -1.0)) for seed in (1, 2, 3)]
     other = [episode(3), episode(2, budget=90), episode(1)]
     (row,) = paired({"a": better, "b": other})
@@ -76,7 +79,7 @@ def test_differences_are_paired_by_seed_and_budget():
     assert row == {"agent": "a", "over": "c", "episodes": 0}
 
 
-def test_allocation_by_type():
+def test_allocation_by_type() -> None:
     rows = allocation([episode(), episode(tokens=(12, 20, 36, 40))])
     assert list(rows) == ["easy", "hard"]
     assert rows["easy"]["answers"] == 4
@@ -88,7 +91,7 @@ def test_allocation_by_type():
     assert list(allocation([episode(types=(None,) * 4)])) == ["hidden"]
 
 
-def test_a_file_holds_everything_and_reads_back(tmp_path):
+def test_a_file_holds_everything_and_reads_back(tmp_path: Path) -> None:
     raw = {"a": [episode(1, oracle=1.0), episode(2, oracle=1.5)], "b": [episode(1, failures=2)]}
     path = tmp_path / "new" / "results.json"
     write_results(path, raw, settings={"seed": 1})
@@ -101,7 +104,7 @@ def test_a_file_holds_everything_and_reads_back(tmp_path):
     assert tree["settings"] == {"seed": 1}
 
 
-def spoilt(path, spoil):
+def spoilt(path: Path, spoil: Callable[..., Any]) -> str:
     write_results(path, {"a": [episode()]})
     tree = json.loads(path.read_text())
     spoil(tree)
@@ -111,7 +114,7 @@ def spoilt(path, spoil):
     return str(caught.value)
 
 
-def test_files_that_hold_no_results(tmp_path):
+def test_files_that_hold_no_results(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     with pytest.raises(DataError, match="cannot read the results"):
         read_results(path)
@@ -130,7 +133,7 @@ def test_files_that_hold_no_results(tmp_path):
     assert "no episode of 'a'" in spoilt(path, lambda tree: tree["raw"].update(a=[]))
 
 
-def test_the_evaluation_of_a_run_is_one_more_agent(tmp_path):
+def test_the_evaluation_of_a_run_is_one_more_agent(tmp_path: Path) -> None:
     turn = {"problems": 10.0, "total_budget": 80.0, "type": "easy", "reward": 1.1}
     turns = [
         {**turn, "charged": 30.0, "verdict": "right"},
@@ -150,7 +153,7 @@ def test_the_evaluation_of_a_run_is_one_more_agent(tmp_path):
     assert played.end_reward == -0.8
 
 
-def test_episodes_of_another_environment_are_refused(tmp_path):
+def test_episodes_of_another_environment_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "evaluation-1.jsonl"
     path.write_text('{"problem": "3+8"}\n')
     with pytest.raises(DataError, match="is not an evaluation of economics episodes"):

@@ -5,31 +5,43 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 from chat_server import chat_server
 from economics_server import Server, free_port
 from typer.testing import CliRunner
-from websockets.sync.server import serve
+from websockets.sync.server import ServerConnection, serve
 
 from rlsys.cli.app import app
 from rlsys.config import EconomicsEvaluationConfig
+from rlsys.config.economics_benchmark import LocalModelConfig
 from rlsys.environments.economics.benchmark.results import (
     EpisodeResult,
     read_results,
     write_results,
 )
-from rlsys.environments.economics.benchmark.run import results_table, run_benchmark
+from rlsys.environments.economics.benchmark.run import OpenEngine, results_table, run_benchmark
 from rlsys.errors import UserError
 
 run_cli = CliRunner()
 
 
-def run(config, added=(), open_engine=None):
+def no_engine(config: LocalModelConfig, length: int) -> NoReturn:
+    raise AssertionError("no agent of these tests has a local model")
+
+
+def run(
+    config: EconomicsEvaluationConfig,
+    added: Sequence[Path] = (),
+    open_engine: OpenEngine = no_engine,
+) -> Mapping[str, Sequence[EpisodeResult]]:
     return asyncio.run(run_benchmark(config, added, open_engine, lambda line: None))
 
 
-def settings(tmp_path, **changes):
+def settings(tmp_path: Path, **changes: Any) -> EconomicsEvaluationConfig:
     fields = {
         "episodes": 8,
         "warmup": 4,
@@ -41,13 +53,14 @@ def settings(tmp_path, **changes):
     return EconomicsEvaluationConfig(**fields)
 
 
-def test_b1_b20_agents_are_paired_and_the_oracle_is_never_beaten(tmp_path):
+def test_b1_b20_agents_are_paired_and_the_oracle_is_never_beaten(tmp_path: Path) -> None:
     raw = run(settings(tmp_path))
     assert list(raw) == ["uniform", "greedy_max", "difficulty_oracle", "bandit"]
     for episodes in raw.values():
         assert [episode.seed for episode in episodes] == list(range(42, 50))
         for episode in episodes:
             assert (episode.budget, episode.questions, len(episode.types)) == (180, 10, 10)
+            assert episode.oracle is not None
             assert episode.total_reward <= episode.oracle + 1e-9
             assert episode.spent <= 180
     oracles = [[episode.oracle for episode in episodes] for episodes in raw.values()]
@@ -58,29 +71,29 @@ def test_b1_b20_agents_are_paired_and_the_oracle_is_never_beaten(tmp_path):
     assert "greedy_max" in str(results_table(raw).columns[0]._cells)
 
 
-def test_the_same_settings_give_the_same_results(tmp_path):
+def test_the_same_settings_give_the_same_results(tmp_path: Path) -> None:
     agents = ("bandit",)
     first = run(settings(tmp_path, agents=agents))
     assert run(settings(tmp_path, agents=agents)) == first
     assert run(settings(tmp_path, agents=agents, warmup=0)) != first
 
 
-def test_with_enough_for_everything_nothing_is_regretted(tmp_path):
+def test_with_enough_for_everything_nothing_is_regretted(tmp_path: Path) -> None:
     raw = run(settings(tmp_path, agents=("uniform",), total_budget=2000, episodes=2))
     for episode in raw["uniform"]:
         assert all(episode.right)
         assert episode.oracle == pytest.approx(episode.total_reward)
 
 
-def test_fillers_have_an_estimated_oracle(tmp_path):
+def test_fillers_have_an_estimated_oracle(tmp_path: Path) -> None:
     raw = run(settings(tmp_path, agents=("uniform",), solver="filler"))
     assert all(episode.oracle is not None for episode in raw["uniform"])
 
 
-def test_a_served_environment_gives_the_same(tmp_path):
+def test_a_served_environment_gives_the_same(tmp_path: Path) -> None:
     agents = ("uniform", "bandit")
     local = run(settings(tmp_path, agents=agents, episodes=3))
-    variables = {
+    variables: dict[str, Any] = {
         "ECONOMICS_REVEAL_TYPE": "true",
         "ECONOMICS_CORPUS": "{source: arithmetic, held_out: true}",
     }
@@ -95,12 +108,12 @@ def test_a_served_environment_gives_the_same(tmp_path):
         server.stop()
 
 
-def test_a_server_with_other_rules_or_hidden_types_is_refused(tmp_path):
+def test_a_server_with_other_rules_or_hidden_types_is_refused(tmp_path: Path) -> None:
     server = Server(ECONOMICS_RULES="compat", ECONOMICS_COEFFICIENTS="D2")
     try:
         config = settings(tmp_path, agents=("uniform", "difficulty_oracle"), url=server.url)
 
-        def playing(**changes):
+        def playing(**changes: str) -> EconomicsEvaluationConfig:
             environment = config.environment.model_copy(update=changes)
             return config.model_copy(update={"environment": environment})
 
@@ -117,9 +130,9 @@ def test_a_server_with_other_rules_or_hidden_types_is_refused(tmp_path):
         with pytest.raises(UserError, match=remedy):
             run(likewise)
         assert not config.out.exists()
-        lines = []
+        lines: list[str] = []
         likewise = likewise.model_copy(update={"agents": ("uniform",), "episodes": 1})
-        asyncio.run(run_benchmark(likewise, [], None, lines.append))
+        asyncio.run(run_benchmark(likewise, [], no_engine, lines.append))
     finally:
         server.stop()
     source = "generated arithmetic, seed 0, training side"
@@ -129,8 +142,8 @@ def test_a_server_with_other_rules_or_hidden_types_is_refused(tmp_path):
     assert lines[0] == f"questions: {source}"
 
 
-def test_observations_of_something_else_are_refused(tmp_path):
-    def reply(socket):
+def test_observations_of_something_else_are_refused(tmp_path: Path) -> None:
+    def reply(socket: ServerConnection) -> None:
         for _ in socket:
             data = {"observation": {"question": "?"}, "reward": 0.0, "done": False}
             socket.send(json.dumps({"type": "observation", "data": data}))
@@ -143,7 +156,7 @@ def test_observations_of_something_else_are_refused(tmp_path):
         other.shutdown()
 
 
-def test_endpoints_play_beside_baselines_and_only_if_asked(tmp_path):
+def test_endpoints_play_beside_baselines_and_only_if_asked(tmp_path: Path) -> None:
     with chat_server() as chat:
         good = {"name": "good", "base_url": chat.base_url, "model": "m", "retries": 0}
         endpoints = (good, good | {"name": "unasked", "api_key_env": "NO_SUCH_KEY"})
@@ -157,7 +170,7 @@ def test_endpoints_play_beside_baselines_and_only_if_asked(tmp_path):
     assert right == 30 - failures
 
 
-def test_a_dead_endpoint_is_found_before_any_agent_plays(tmp_path):
+def test_a_dead_endpoint_is_found_before_any_agent_plays(tmp_path: Path) -> None:
     dead = {"name": "dead", "base_url": f"http://127.0.0.1:{free_port()}/v1", "model": "m"}
     config = settings(tmp_path, agents=("uniform", "dead"), endpoints=(dead | {"retries": 0},))
     with pytest.raises(UserError, match=r"endpoint 'dead' at .* does not answer"):
@@ -165,7 +178,7 @@ def test_a_dead_endpoint_is_found_before_any_agent_plays(tmp_path):
     assert not config.out.exists()
 
 
-def test_results_from_files_are_added(tmp_path):
+def test_results_from_files_are_added(tmp_path: Path) -> None:
     ours = run(settings(tmp_path, agents=("uniform",)))["uniform"]
     trained = [
         EpisodeResult(
@@ -220,16 +233,16 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("words", "sentence"), REFUSED.values(), ids=REFUSED)
-def test_bad_input_is_refused_in_a_sentence(tmp_path, words, sentence):
-    result = run_cli.invoke(app, ["eval", "economics", f"out={tmp_path / 'out'}", *words])
-    assert result.exit_code == 2, (result.output, result.exception)
-    (line,) = result.stderr.splitlines()
-    assert sentence in line
-    assert not (tmp_path / "out").exists()
+def test_bad_input_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    for words, sentence in REFUSED.values():
+        result = run_cli.invoke(app, ["eval", "economics", f"out={tmp_path / 'out'}", *words])
+        assert result.exit_code == 2, (result.output, result.exception)
+        (line,) = result.stderr.splitlines()
+        assert sentence in line, words
+        assert not (tmp_path / "out").exists(), words
 
 
-def test_the_adder_refuses_what_it_cannot_add(tmp_path):
+def test_the_adder_refuses_what_it_cannot_add(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"q": "What is 1+1?", "s": "The answer is: 2"}\n' * 3)
     table = f"{{name: t, path: ['{rows}'], question: q, solution: s, types: [t]}}"
@@ -243,7 +256,7 @@ def test_the_adder_refuses_what_it_cannot_add(tmp_path):
     assert "sums of one-digit numbers, not 'What is 1+1?'; set solver=filler" in result.stderr
 
 
-def test_the_command_writes_numbers_and_plots_without_ray(tmp_path):
+def test_the_command_writes_numbers_and_plots_without_ray(tmp_path: Path) -> None:
     words = ["economics", "episodes=2", "warmup=1", "total_budget=180", f"out={tmp_path}"]
     code = (
         "import sys; from rlsys.cli.app import app\n"
@@ -256,7 +269,7 @@ def test_the_command_writes_numbers_and_plots_without_ray(tmp_path):
     assert len(list(tmp_path.glob("*.png"))) == 7
 
 
-def test_eval_of_a_file_is_what_it_was(tmp_path):
+def test_eval_of_a_file_is_what_it_was(tmp_path: Path) -> None:
     result = run_cli.invoke(app, ["eval", str(tmp_path / "none.yaml")])
     assert "cannot read the configuration" in result.stderr
     assert "economics" in run_cli.invoke(app, ["eval", "economics", "--help"]).output
@@ -264,7 +277,7 @@ def test_eval_of_a_file_is_what_it_was(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_local_model_plays_in_a_real_engine(tmp_path):
+def test_a_local_model_plays_in_a_real_engine(tmp_path: Path) -> None:
     from rlsys.launch.local_model import LocalModel
 
     tiny = {

@@ -3,43 +3,51 @@
 import asyncio
 import json
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 from economics_server import Server, reset, session, step
 from websockets.exceptions import ConnectionClosed
 
-from rlsys.environments.economics.benchmark.sessions import ResetArguments, served_sessions
+from rlsys.environments.economics.benchmark.sessions import (
+    OpenSession,
+    ResetArguments,
+    served_sessions,
+)
+from rlsys.environments.economics.models import EconomicsObservation
 from rlsys.errors import EpisodeLost
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def server():
+def server() -> Iterator[Server]:
     served = Server()
     yield served
     served.stop()
 
 
-def arithmetic(question):
+def arithmetic(question: str) -> int:
     """The answer to a generated question."""
     signed = question.replace("-", "+-").split("+")
     return sum(int(term) for term in signed if term)
 
 
-def code(answer):
+def code(answer: Any) -> Any:
     return answer["data"].get("code")
 
 
 SESSIONS, EPISODES = 16, 20
 
 
-def play_session(url, number):
+def play_session(url: str, number: int) -> list[tuple[str, object, object]]:
     """Play episodes in a pattern of the session's own; return the wrong values in its states."""
-    faults = []
+    faults: list[tuple[str, object, object]] = []
     with session(url) as ask:
         for episode in range(EPISODES):
             sent = {"seed": 1000 * number + episode, "episode_id": f"{number}-{episode}"}
@@ -62,13 +70,13 @@ def play_session(url, number):
     return faults
 
 
-def test_sessions_are_isolated(server):
+def test_sessions_are_isolated(server: Server) -> None:
     with ThreadPoolExecutor(SESSIONS) as pool:
         faults = list(pool.map(lambda n: play_session(server.url, n), range(SESSIONS)))
     assert faults == [[]] * SESSIONS
 
 
-def leave_in_the_middle_of_a_step(url):
+def leave_in_the_middle_of_a_step(url: str) -> None:
     with session(url) as ask:
         reset(ask, seed=1)
         slow = {"type": "step", "data": {"response": "\\boxed{(x+y+z+w)^{500}}"}}
@@ -76,12 +84,12 @@ def leave_in_the_middle_of_a_step(url):
             ask.websocket.send(json.dumps(slow))
 
 
-async def begin(open_session):
+async def begin(open_session: OpenSession) -> EconomicsObservation:
     async with open_session() as served:
         return await served.reset(1, ResetArguments())
 
 
-def test_session_limit_idle_timeout_and_clients_that_leave(tmp_path):
+def test_session_limit_idle_timeout_and_clients_that_leave(tmp_path: Path) -> None:
     log = (tmp_path / "log").open("w+")
     small = Server(log=log, ECONOMICS_MAX_SESSIONS="2", ECONOMICS_IDLE_TIMEOUT_S="1.5")
     try:
@@ -110,7 +118,7 @@ def test_session_limit_idle_timeout_and_clients_that_leave(tmp_path):
     assert "ASGI" not in log.read()
 
 
-def wait_for_a_free_session(url):
+def wait_for_a_free_session(url: str) -> None:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         with suppress(ConnectionClosed), session(url) as ask:
@@ -120,7 +128,7 @@ def wait_for_a_free_session(url):
     raise AssertionError("sessions that ended still count as open")
 
 
-def test_soft_mode_from_variables():
+def test_soft_mode_from_variables() -> None:
     soft = Server(ECONOMICS_MODE="soft", ECONOMICS_PROBLEMS="2", ENABLE_WEB_INTERFACE="true")
     try:
         with session(soft.url) as ask:
