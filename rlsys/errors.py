@@ -27,6 +27,10 @@ class ResourceError(UserError):
     """The cluster cannot hold what the configuration asks for."""
 
 
+class RunFolderError(UserError):
+    """The run directory cannot be written, or another run holds it."""
+
+
 class EngineError(RlsysError, RuntimeError):
     """An engine died, or answered something no engine should."""
 

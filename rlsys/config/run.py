@@ -77,7 +77,8 @@ class CheckpointConfig(Section):
     every: NonNegativeInt = 50
     """Steps between checkpoints; 0 only at the end."""
     keep: PositiveInt = 2
-    """Newest checkpoints kept."""
+    """Newest whole checkpoints kept; damaged ones are not counted. With 1, there is nothing to go back
+    to if the newest is damaged."""
 
 
 class RunConfig(Section):
