@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
@@ -66,13 +67,14 @@ def load_checkpoint(engine: DeepSpeedEngine, folder: Path, spec: LearnerSpec) ->
     """Restore what save_checkpoint wrote and return its `state`.
 
     Raises:
-        CheckpointError: there is none, or it was written with other ranks, another ZeRO stage or
-            other adapters.
+        CheckpointError: there is none, it was written with other ranks, another ZeRO stage or
+            other adapters, or a file holds more than tensors and plain values.
     """
     if not (folder / TAG).is_dir():
         raise CheckpointError(
             f"there is no learner checkpoint at {folder}; check the run directory"
         )
+    engine.checkpoint_engine.load = _read_data_only
     try:
         _, client_state = engine.load_checkpoint(str(folder), tag=TAG, custom_load_fn=_load_trained)
         random_states = client_state["random_states"]
@@ -80,6 +82,12 @@ def load_checkpoint(engine: DeepSpeedEngine, folder: Path, spec: LearnerSpec) ->
         # without a random state of its own could not continue exactly.
         if len(random_states) != spec.config.ranks:
             raise ValueError(f"it was written by {len(random_states)} ranks")
+    except UnpicklingError as error:
+        cause = str(error).strip().splitlines()[0]
+        raise CheckpointError(
+            f"a file of the learner checkpoint at {folder} is damaged, or holds code, which is "
+            f"never run ({cause}); move the checkpoint away to go on from the one before"
+        ) from error
     except Exception as error:  # DeepSpeed has no error of its own for a state that does not fit
         raise CheckpointError(
             f"the learner checkpoint at {folder} does not fit learner.ranks {spec.config.ranks}, "
@@ -114,6 +122,23 @@ def export_model(
     if spec.rank == 0:
         _write_model(model, folder, weights, adapters, spec.model_path)
     torch.distributed.barrier()  # the folder is complete when any rank returns
+
+
+def _read_data_only(path: str, map_location: Any = None) -> Any:
+    """Read a file of DeepSpeed's without running code from it.
+
+    DeepSpeed reads its files with `weights_only=False`, as pickles that may call any function. What
+    they hold beside tensors and plain values are the records below.
+    """
+    from deepspeed.runtime.fp16.loss_scaler import LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    # The last four are numpy's random state.
+    numpy_array = [np.ndarray, np.dtype, np.dtypes.UInt32DType, np._core.multiarray._reconstruct]  # type: ignore[attr-defined]
+    records = [LossScaler, ZeroStageEnum, fragment_address, *numpy_array]
+    with torch.serialization.safe_globals(records):
+        return torch.load(path, map_location=map_location, weights_only=True)
 
 
 def _load_trained(src: dict[str, torch.Tensor], dst: torch.nn.Module) -> None:

@@ -20,7 +20,7 @@ RUN_NAMES = {
     "kl_k3_mean": "kl",
     "entropy_mean": "entropy",
     "tokens_per_s": "tokens_per_s/training",
-    **{name: name for name in ("loss", "grad_norm", "learning_rate", "skipped")},
+    **{name: name for name in ("loss", "grad_norm", "learning_rate", "skipped", "skipped_in_row")},
 }
 """Metrics of a rank that have a name of their own in a run's metrics file."""
 

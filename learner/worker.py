@@ -102,7 +102,8 @@ class LearnerWorker:
         Returns:
             loss (mean over optimizer steps), grad_norm (before clipping, mean), learning_rate (of
             the last one), skipped (optimizer steps whose loss or gradient was not finite; they
-            enter no metric of the loss), tokens_packed, padding_share, tokens_per_s (packed tokens
+            enter no metric of the loss), skipped_in_row (how many of them have no other step after
+            them, earlier calls included), tokens_packed, padding_share, tokens_per_s (packed tokens
             of all ranks), tokens_trained, seconds_* of the parts (the slowest rank's),
             advantage_scale (where advantages are normalised), and what
             rlsys.algorithms.loss.summarise makes of the loss's sums.
@@ -142,6 +143,7 @@ class LearnerWorker:
             metrics["grad_norm"] = sum(norm for _, norm in applied) / len(applied)
         metrics["learning_rate"] = self.engine.optimizer.param_groups[0]["lr"]
         metrics["skipped"] = float(len(results) - len(applied))
+        metrics["skipped_in_row"] = float(self._skipped_in_row)
         if self._spec.loss.normalise_advantages:
             metrics["advantage_scale"] = scale
         return metrics
@@ -175,8 +177,10 @@ class LearnerWorker:
         if self._skipped_in_row >= MAX_SKIPPED:
             raise TrainingError(
                 f"the loss or its gradient was not finite in optimizer step {self._optimizer_steps}"
-                f" and the {MAX_SKIPPED - 1} before it; resume from the last checkpoint with a "
-                f"learner.optimizer.learning_rate smaller than {rate:g}"
+                f" and the {MAX_SKIPPED - 1} before it; give the same command again with a "
+                f"learner.optimizer.learning_rate smaller than {rate:g} to go on from the last "
+                "checkpoint, which is older than these steps; if this error returns at once, "
+                "delete the newest folder in checkpoints to go on from the one before"
             )
         return (sums, norm) if applied else None
 

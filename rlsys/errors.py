@@ -27,6 +27,10 @@ class ResourceError(UserError):
     """The cluster has fewer resources than the configuration needs, or a service is missing."""
 
 
+class RunFolderError(UserError):
+    """The run directory cannot be written, or another run holds it."""
+
+
 class EngineError(RlsysError, RuntimeError):
     """An engine died, or returned an invalid answer."""
 

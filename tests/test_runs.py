@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import yaml
+from checkpoints import flip_byte
 from commands import START_SECONDS, Command, wait_until
 
 from rlsys.assets import shipped_path
@@ -23,6 +24,7 @@ from rlsys.config.loading import load_config
 from rlsys.data.problems import TaskStream, load_problems
 from rlsys.launch.processes import weights_folder
 from rlsys.reporting.metrics_file import METRICS, read_rows
+from rlsys.training.run_lock import LOCK
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -79,6 +81,10 @@ def test_a_run_that_is_stopped_and_killed_goes_on_to_its_end(
     start: Start, config_file: Path
 ) -> None:
     stopped = start("train")
+    assert wait_until((stopped.run_dir / LOCK).exists, START_SECONDS)
+    second = start("train")
+    assert second.wait() == 2, second.output
+    assert "is in use by the run of process" in second.output
     stopped.wait_for_step(2)
     stopped.signal(signal.SIGTERM)
     assert stopped.wait(60) == 130, stopped.output
@@ -95,15 +101,26 @@ def test_a_run_that_is_stopped_and_killed_goes_on_to_its_end(
     assert weights_folder(killed.run_dir).exists()  # nobody was left to remove it
     assert f"resuming after step {last} of 8" in killed.output
 
+    good, newest = checkpoint_steps(killed.run_dir)
+    damaged = killed.run_dir / "checkpoints" / f"step-{newest}"
+    flip_byte(next(damaged.glob("learner/*/*optim_states.pt")))
     finished = start("train")
     assert finished.wait() == 0, finished.output
+    assert f"step-{newest}.damaged: learner/ranks/" in finished.output
+    assert f"resuming after step {good} of 8" in finished.output
     assert finished.all_gone(15), finished.processes()
     assert not weights_folder(finished.run_dir).exists()
     assert [row["step"] for row in finished.steps()] == [1, 2, 3, 4, 5, 6, 7, 8]
     check_table(finished.output)
-    check_folder(finished.run_dir)
+    check_folder(finished.run_dir, f"step-{newest}.damaged")
     check_problems(finished.run_dir, config_file)
     check_export(finished.run_dir / "export")
+
+    before = {path: path.stat().st_mtime_ns for path in finished.run_dir.rglob("*")}
+    again = start("train")
+    assert again.wait() == 0, again.output
+    assert "is finished after step 8" in again.output
+    assert before == {path: path.stat().st_mtime_ns for path in finished.run_dir.rglob("*")}
 
 
 def test_ctrl_c_while_the_processes_start(start: Start) -> None:
@@ -122,10 +139,15 @@ def check_table(output: str) -> None:
         assert float(new) - float(old) == pytest.approx(float(difference), abs=2e-3)
 
 
-def check_folder(run_dir: Path) -> None:
+def checkpoint_steps(run_dir: Path) -> list[int]:
+    names = [path.name for path in (run_dir / "checkpoints").glob("step-*")]
+    return sorted(int(name.removeprefix("step-")) for name in names)
+
+
+def check_folder(run_dir: Path, damaged: str) -> None:
     assert load_config(run_dir / "config.yaml").steps == 8
     assert [p.name for p in (run_dir / "tensorboard").iterdir()]
-    assert {p.name for p in (run_dir / "checkpoints").iterdir()} == {"step-7", "step-8"}
+    assert {p.name for p in (run_dir / "checkpoints").iterdir()} == {*("step-7", "step-8", damaged)}
     evaluations = [r for r in read_rows(run_dir / METRICS) if "evaluation/mean" in r]
     assert [row["step"] for row in evaluations] == [0, 8]
     assert all(row["evaluation/problems"] == 4 for row in evaluations)

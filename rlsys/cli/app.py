@@ -67,10 +67,23 @@ def train(
         from rlsys.launch.inputs import check_inputs
         from rlsys.launch.preflight import batch_table, check_local_gpus
         from rlsys.reporting.metrics_file import read_reference
-        from rlsys.training.run_folder import check_resume, last_checkpoint
+        from rlsys.training.run_folder import (
+            CHECKPOINTS,
+            EXPORT,
+            check_resume,
+            check_writable,
+            finished_step,
+        )
 
         config = load_config(config_file, overrides or [])
+        check_writable(config.run_dir)
         check_resume(config)
+        if (step := finished_step(config)) is not None:
+            typer.echo(
+                f"the run in {config.run_dir} is finished after step {step}, and its result is in "
+                f"{config.run_dir / EXPORT}; give more steps to go on, or another run_dir"
+            )
+            return
         reference = read_reference(config.evaluation.reference)
         check_local_gpus(config)
         if warning := config.environment.evaluation_warning:
@@ -82,11 +95,20 @@ def train(
             return
         from rlsys.launch import training
         from rlsys.reporting.reporter import RunReporter
+        from rlsys.training.checkpoints import CheckpointStore
+        from rlsys.training.run_lock import run_lock
 
-        with RunReporter(config.run_dir, config.steps, terminal(), reference) as reporter:
-            resumed_step = last_checkpoint(config.run_dir)
+        with (
+            run_lock(config.run_dir, typer.echo),
+            RunReporter(config.run_dir, config.steps, terminal(), reference) as reporter,
+        ):
+            checkpoints = CheckpointStore(
+                config.run_dir / CHECKPOINTS, config.checkpoint.keep, reporter.message
+            )
+            resumed = checkpoints.latest()
+            resumed_step = 0 if resumed is None else resumed.step
             reporter.start(dump_config(config), batch_table(config), resumed_step)
-            if not training.train(config, reporter):
+            if not training.train(config, reporter, checkpoints, resumed):
                 raise typer.Exit(STOPPED)
             reporter.final_table()
 
@@ -99,14 +121,20 @@ def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
         from rlsys.config.loading import dump_config, load_config
         from rlsys.launch.preflight import check_local_gpus
         from rlsys.tokenization.model_folder import check_model
+        from rlsys.training.run_folder import check_writable
 
         config = load_config(config_file, overrides or [], SftConfig)
+        check_writable(config.run_dir)
         check_local_gpus(config)
         check_model(config.model, on_cpu=False)
         from rlsys.launch import supervised
         from rlsys.reporting.reporter import RunReporter
+        from rlsys.training.run_lock import run_lock
 
-        with RunReporter(config.run_dir, config.steps, terminal()) as reporter:
+        with (
+            run_lock(config.run_dir, typer.echo),
+            RunReporter(config.run_dir, config.steps, terminal()) as reporter,
+        ):
             steps = f"{config.steps} steps of {config.rows_per_step} rows"
             reporter.start(dump_config(config), steps)
             supervised.sft(config, reporter)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from rlsys.errors import RlsysError, UserError
+from rlsys.training.durable import disk_full
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,6 +42,15 @@ def sentences() -> Iterator[None]:
         raise typer.Exit(2 if isinstance(error, UserError) else 1) from None
     except KeyboardInterrupt:
         raise typer.Exit(STOPPED) from None
+    except Exception as error:
+        if not disk_full(error):
+            raise
+        typer.echo(
+            "rlsys: the disk is full; free some space and give the same command again to go on "
+            f"from the last checkpoint ({' '.join(str(error).split())[-200:]})",
+            err=True,
+        )
+        raise typer.Exit(1) from None
 
 
 def terminal() -> Console:

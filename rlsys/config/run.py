@@ -77,7 +77,8 @@ class CheckpointConfig(Section):
     every: NonNegativeInt = 50
     """Steps between checkpoints; 0 only at the end."""
     keep: PositiveInt = 2
-    """Newest checkpoints kept."""
+    """Newest whole checkpoints kept; damaged ones are not counted. With 1, a run whose newest is
+    damaged has nothing to go back to."""
 
 
 class RunConfig(Section):

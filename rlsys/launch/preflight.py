@@ -7,6 +7,7 @@ check_resources compares the needed GPUs and cores with a cluster (rlsys.launch.
 from __future__ import annotations
 
 from rich.table import Table
+from rich.text import Text
 
 from rlsys.config import (
     RunConfig,
@@ -40,7 +41,8 @@ def batch_table(config: RunConfig) -> Table:
     batch = config.batch
     environment = config.environment
     tokens = batch.episodes * environment.longest_episode
-    table = Table(title=f"A training step of {config.name!r}", show_header=False)
+    # A Text, because a string would be read as rich's markup: the name may hold brackets.
+    table = Table(title=Text(f"A training step of {config.name!r}"), show_header=False)
     table.add_column()
     table.add_column(justify="right")
     table.add_column()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ray
 
 from actors.pools import GenerationPool
+from rlsys.training.group_codec import StoredGroup
 from rlsys.training.protocols import FinishedGroup
 from rlsys.types import GroupReport, Task
 
@@ -63,16 +61,9 @@ class RayRunner:
             self._running[index] -= 1
 
 
-class ObjectStoreFiles:
-    """Moves finished groups between the object store and a checkpoint."""
-
-    async def write_groups(self, path: Path, groups: Mapping[int, FinishedGroup]) -> None:
-        """Write reports and samples of finished groups."""
-        samples = await asyncio.gather(*(g.samples for g in groups.values()))
-        rows = [(t, g.report, s) for (t, g), s in zip(groups.items(), samples, strict=True)]
-        path.write_bytes(pickle.dumps(rows))
-
-    def read_groups(self, path: Path) -> dict[int, FinishedGroup]:
-        """Put the groups of a checkpoint back into the object store."""
-        rows = pickle.loads(path.read_bytes())
-        return {t: FinishedGroup(report=r, samples=ray.put(s)) for t, r, s in rows}
+def stored_groups(groups: Iterable[StoredGroup]) -> dict[int, FinishedGroup]:
+    """Put the groups of a checkpoint back into the object store; the result is by ticket."""
+    return {
+        group.ticket: FinishedGroup(report=group.report, samples=ray.put(group.samples))
+        for group in groups
+    }

@@ -13,27 +13,29 @@ from rlsys.errors import RlsysError
 from rlsys.grading.compare import self_test
 from rlsys.launch.inputs import check_inputs
 from rlsys.launch.processes import Processes, evaluation_processes, training_processes
-from rlsys.launch.runner import ObjectStoreFiles
+from rlsys.launch.runner import stored_groups
 from rlsys.launch.session import ray_session, run
 from rlsys.launch.weights import connect
-from rlsys.training.checkpoints import CheckpointStore
+from rlsys.training.checkpoints import Checkpoint, CheckpointStore
 from rlsys.training.evaluation import evaluate_policy, loss_warning
 from rlsys.training.loop import Parts, StopSignal, unless_stopped
 from rlsys.training.loop import train as run_loop
 from rlsys.training.protocols import Reporter
-from rlsys.training.run_folder import CHECKPOINTS
+from rlsys.training.run_folder import EXPORT, mark_finished, unmark_finished
 from rlsys.types import GroupReport
 
 
-def train(config: RunConfig, reporter: Reporter) -> bool:
-    """Train to config.steps, resuming what the run directory holds.
+def train(
+    config: RunConfig, reporter: Reporter, checkpoints: CheckpointStore, resumed: Checkpoint | None
+) -> bool:
+    """Train to config.steps, going on from `resumed`, a checkpoint of the run directory.
 
     Returns:
         False if SIGTERM or Ctrl-C ended the run early; what was finished is in its checkpoint.
     """
     inputs = _checked(config, reporter)
     with ray_session(config):
-        return run(_train(config, inputs, reporter))
+        return run(_train(config, inputs, reporter, checkpoints, resumed))
 
 
 def evaluate(config: RunConfig, reporter: Reporter) -> str | None:
@@ -61,13 +63,16 @@ def _checked(config: RunConfig, reporter: Reporter) -> Inputs:
     return inputs
 
 
-async def _train(config: RunConfig, inputs: Inputs, reporter: Reporter) -> bool:
+async def _train(
+    config: RunConfig,
+    inputs: Inputs,
+    reporter: Reporter,
+    checkpoints: CheckpointStore,
+    resumed: Checkpoint | None,
+) -> bool:
     stop = StopSignal()
     for sign in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(sign, stop.set)
-    files = ObjectStoreFiles()
-    checkpoints = CheckpointStore(config.run_dir / CHECKPOINTS, config.checkpoint.keep, files)
-    resumed = checkpoints.latest()
     async with AsyncExitStack() as stack:
         starting = stack.enter_async_context(training_processes(config, inputs))
         processes = await unless_stopped(stop, starting)
@@ -76,9 +81,9 @@ async def _train(config: RunConfig, inputs: Inputs, reporter: Reporter) -> bool:
             return False
         start, finished = 0, {}
         if resumed is not None:
-            start, checkpoint = resumed
-            await processes.learner.load(checkpoint / "learner")
-            finished = checkpoints.read_groups(checkpoint)
+            start = resumed.step
+            await processes.learner.load(resumed.learner)
+            finished = stored_groups(resumed.groups())
             reporter.message(f"resuming after step {start} of {config.steps}")
         parts = await _parts(config, inputs, processes, checkpoints, reporter, stop)
         await parts.weights.publish(start)  # a broken sync fails here, not after the first step
@@ -86,6 +91,7 @@ async def _train(config: RunConfig, inputs: Inputs, reporter: Reporter) -> bool:
             first = evaluate_policy(parts.runner, inputs.evaluation, reporter, 0)
             await unless_stopped(stop, first)
         problems = TaskStream(inputs.train, seed=config.seed, shuffle=config.data.shuffle)
+        unmark_finished(config.run_dir)
         step = await run_loop(
             config, parts, problems, inputs.evaluation, start=start, finished=finished
         )
@@ -94,7 +100,8 @@ async def _train(config: RunConfig, inputs: Inputs, reporter: Reporter) -> bool:
         if stop.is_set():
             reporter.message(f"stopped after step {step}; the same command goes on from there")
             return False
-        await parts.learner.export(config.run_dir / "export")
+        await parts.learner.export(config.run_dir / EXPORT)
+        await asyncio.to_thread(mark_finished, config.run_dir, step)
     return True
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlsys.errors import ConfigError
+from rlsys.training.durable import replace_file
 
 METRICS = "metrics.jsonl"
 EVALUATION = "evaluation/"
@@ -46,7 +47,7 @@ class EvaluationRecord(NamedTuple):
 
 
 class MetricsSink:
-    """Appends rows to `run_dir`/metrics.jsonl (flushed, so a killed run keeps them) and events."""
+    """Appends rows to `run_dir`/metrics.jsonl and events; a row survives a kill or a power cut."""
 
     def __init__(self, run_dir: Path, resumed_step: int = 0) -> None:
         # The import takes seconds (torch) and is only worth them for a run.
@@ -64,8 +65,10 @@ class MetricsSink:
         row = {"step": step, "time": round(time.time(), 3), **finite}
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
+        os.fsync(self._file.fileno())
         for name, value in metrics.items():
-            self._events.add_scalar(name, value, step)
+            # TensorBoard takes no half of a surrogate pair, which a server's name may hold.
+            self._events.add_scalar(name.encode("utf-8", "replace").decode(), value, step)
         self._events.flush()
 
     def close(self) -> None:
@@ -77,14 +80,14 @@ class MetricsSink:
 def drop_rows_after(path: Path, step: int) -> None:
     """Keep the rows up to `step` (none for 0: the run starts anew), and no half-written one."""
     kept = [row for row in read_rows(path) if row["step"] <= step] if step else []
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(f"{json.dumps(row)}\n" for row in kept), encoding="utf-8")
-    os.replace(temporary, path)
+    replace_file(path, "".join(f"{json.dumps(row)}\n" for row in kept))
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """All whole rows of a metrics file, none if there is no file."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    # A disk that fails may leave anything in a line; such a line is left out.
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    lines = text.split("\n")
     return [row for line in lines if (row := _parse(line)) is not None]
 
 
@@ -137,7 +140,7 @@ def length_ratios(numbers: Mapping[str, float], reference: Mapping[str, float]) 
 
 def _parse(line: str) -> dict[str, Any] | None:
     try:
-        row: dict[str, Any] = json.loads(line)
-    except json.JSONDecodeError:  # the process was killed while it wrote this line
+        row = json.loads(line)
+    except (json.JSONDecodeError, RecursionError):  # the process was killed while it wrote this
         return None
-    return row
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None

@@ -11,6 +11,7 @@ Only files and the console are touched here; nothing knows of Ray.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -31,9 +32,11 @@ from rlsys.reporting.metrics_file import (
     read_evaluations,
 )
 from rlsys.reporting.tables import evaluation_table
+from rlsys.training.durable import replace_file
 from rlsys.training.run_folder import CONFIG
 
 SAMPLES = "samples"
+OWN_SAMPLES = re.compile(r"(?:step|evaluation)-([0-9]+)\.jsonl")
 
 
 class RunReporter:
@@ -150,7 +153,7 @@ class RunReporter:
     def _open(self) -> MetricsSink:
         if self._sink is None:
             self._run_dir.mkdir(parents=True, exist_ok=True)
-            (self._run_dir / CONFIG).write_text(self._config_yaml, encoding="utf-8")
+            _write_if_new(self._run_dir / CONFIG, self._config_yaml)
             _drop_samples_after(self._run_dir / SAMPLES, self._resumed_step)
             self._sink = MetricsSink(self._run_dir, self._resumed_step)
         return self._sink
@@ -158,12 +161,14 @@ class RunReporter:
     def _write_samples(self, name: str, episodes: Sequence[Mapping[str, Any]]) -> None:
         folder = self._run_dir / SAMPLES
         folder.mkdir(exist_ok=True)
-        lines = (json.dumps(episode, ensure_ascii=False) + "\n" for episode in episodes)
-        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+        text = "".join(f"{_json_line(episode)}\n" for episode in episodes)
+        (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
 
     def _print(self, text: str) -> None:
         # Lines are for grep: never wrapped at the width of a console that is no terminal.
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        # Half of a surrogate pair, which a model or a file may produce, cannot be printed.
+        printable = text.encode("utf-8", "replace").decode("utf-8")
+        self._console.print(printable, markup=False, highlight=False, soft_wrap=True)
 
     def _stop_live(self) -> None:
         if self._live is not None:
@@ -182,7 +187,29 @@ def _evaluation_line(numbers: Mapping[str, float]) -> str:
     return ", ".join(words)
 
 
+def _write_if_new(path: Path, text: str) -> None:
+    """Write a file, unless it holds the text already: what is not written cannot be lost."""
+    try:
+        if path.read_text(encoding="utf-8") == text:
+            return
+    except (FileNotFoundError, UnicodeDecodeError):
+        pass
+    replace_file(path, text)
+
+
+def _json_line(episode: Mapping[str, Any]) -> str:
+    """An episode as JSON, readable in every language unless it holds half of a surrogate pair."""
+    line = json.dumps(episode, ensure_ascii=False)
+    try:
+        line.encode("utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(episode)
+    return line
+
+
 def _drop_samples_after(folder: Path, step: int) -> None:
-    for path in folder.glob("*-*.jsonl"):
-        if int(path.stem.rpartition("-")[2]) > step or step == 0:
+    """Delete the samples of later steps, all of them for step 0; other files are the user's."""
+    for path in folder.glob("*.jsonl"):
+        match = OWN_SAMPLES.fullmatch(path.name)
+        if match and (int(match[1]) > step or step == 0):
             path.unlink()

@@ -1,12 +1,16 @@
 """Finished groups as bytes and back, without pickle: a checkpoint holds data, never code.
 
 MessagePack through msgspec, which checks every field against the records of rlsys.types. Arrays are
-an extension type: dtype, shape and raw little-endian bytes.
+an extension type: dtype, shape and raw bytes. Texts that come from outside are JSON inside, because
+MessagePack cannot hold half of a surrogate pair, and a model or a data file may produce one.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -18,8 +22,10 @@ from rlsys.types import GroupReport, Sample
 
 ARRAY: Final = 1
 """Code of the extension type."""
-DTYPES: Final = ("int8", "int32", "int64", "float32", "float64", "bool")
-"""Array types that records hold; anything else is no file of ours."""
+NUMBERS: Final = "biuf"
+"""Kinds of dtype that records hold: truth values, integers, floats. Never objects."""
+HEADER_BYTES: Final = 2
+"""Length of the number in front of an array that tells how long its header is."""
 
 
 class StoredGroup(NamedTuple):
@@ -31,14 +37,34 @@ class StoredGroup(NamedTuple):
     samples: tuple[Sample, ...]
 
 
+class _Row(NamedTuple):
+    """A StoredGroup in the file."""
+
+    ticket: int
+    texts: bytes
+    """problem_id and example of the report, which lacks them, as JSON."""
+    report: GroupReport
+    samples: tuple[Sample, ...]
+
+
 class _Header(NamedTuple):
     dtype: str
+    """As numpy writes it, byte order included: `<f4`."""
     shape: tuple[int, ...]
 
 
 def encode_groups(groups: Sequence[StoredGroup]) -> bytes:
     """Return the groups as bytes."""
-    return msgspec.msgpack.Encoder(enc_hook=_array_out).encode(list(groups))
+    rows = [
+        _Row(
+            ticket,
+            json.dumps([report.problem_id, report.example]).encode("ascii"),
+            replace(report, problem_id="", example={}),
+            samples,
+        )
+        for ticket, report, samples in groups
+    ]
+    return msgspec.msgpack.Encoder(enc_hook=_array_out).encode(rows)
 
 
 def decode_groups(data: bytes) -> list[StoredGroup]:
@@ -46,37 +72,46 @@ def decode_groups(data: bytes) -> list[StoredGroup]:
 
     Raises CheckpointError if the bytes are anything else.
     """
-    decoder = msgspec.msgpack.Decoder(
-        list[StoredGroup], dec_hook=_array_in, ext_hook=_array_extension
-    )
+    decoder = msgspec.msgpack.Decoder(list[_Row], dec_hook=_array_in, ext_hook=_array_extension)
     try:
-        return decoder.decode(data)
-    except (msgspec.DecodeError, ValueError, TypeError) as error:
+        return [_group(row) for row in decoder.decode(data)]
+    except (msgspec.DecodeError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
         raise CheckpointError(f"not the finished groups of a checkpoint ({error})") from error
 
 
-def _array_out(value: Any) -> msgspec.msgpack.Ext:
-    if isinstance(value, np.generic):
-        value = np.asarray(value)
-    if not isinstance(value, np.ndarray) or value.dtype.name not in DTYPES:
+def _group(row: _Row) -> StoredGroup:
+    problem_id, example = json.loads(row.texts)
+    if not isinstance(problem_id, str) or not isinstance(example, dict):
+        raise ValueError("no texts of a report")
+    report = replace(row.report, problem_id=problem_id, example=example)
+    return StoredGroup(row.ticket, report, row.samples)
+
+
+def _array_out(value: object) -> msgspec.msgpack.Ext | int | float | bool:
+    if isinstance(value, np.generic) and value.dtype.kind in NUMBERS:
+        # A numpy number in the place of a plain one, for instance in GroupReport.sizes.
+        plain: int | float | bool = value.item()
+        return plain
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in NUMBERS:
         raise NotImplementedError(f"{type(value).__name__} is no record of rlsys.types")
-    plain = np.ascontiguousarray(value)
-    header = msgspec.msgpack.encode(_Header(plain.dtype.name, value.shape))
-    return msgspec.msgpack.Ext(ARRAY, len(header).to_bytes(2, "little") + header + plain.tobytes())
+    header = msgspec.msgpack.encode(_Header(value.dtype.str, value.shape))
+    length = len(header).to_bytes(HEADER_BYTES, "little")
+    return msgspec.msgpack.Ext(ARRAY, length + header + value.tobytes())
 
 
 def _array_extension(code: int, data: memoryview) -> NDArray[Any]:
     if code != ARRAY:
         raise ValueError(f"unknown extension type {code}")
-    end = 2 + int.from_bytes(data[:2], "little")
-    header = msgspec.msgpack.decode(data[2:end], type=_Header)
-    if header.dtype not in DTYPES:
-        raise ValueError(f"unknown array type {header.dtype!r}")
+    end = HEADER_BYTES + int.from_bytes(data[:HEADER_BYTES], "little")
+    header = msgspec.msgpack.decode(data[HEADER_BYTES:end], type=_Header)
+    # Checked as text, because numpy parses a dtype of several fields with Python's own parser.
+    if not re.fullmatch(rf"[<>|][{NUMBERS}]\d+", header.dtype) or min(header.shape, default=0) < 0:
+        raise ValueError(f"no array of numbers: {header.dtype!r} of shape {header.shape}")
     # Copied, since records outlive the buffer and are put into shared memory.
     return np.frombuffer(data[end:], header.dtype).reshape(header.shape).copy()
 
 
-def _array_in(kind: Any, value: Any) -> Any:
+def _array_in(kind: type, value: object) -> object:
     """Arrays arrive as such from the extension type; nothing else has a type of its own."""
     if isinstance(value, np.ndarray):
         return value

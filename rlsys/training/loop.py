@@ -33,6 +33,9 @@ from rlsys.types import Task
 
 T = TypeVar("T")
 
+SKIPPED_IN_ROW = "skipped_in_row"
+"""Metric of the learner: optimizer steps at the end of the step that were not finite."""
+
 
 @dataclass(slots=True)
 class StopSignal:
@@ -102,6 +105,9 @@ async def train(
     # buffer's module docstring shows why this capacity enforces the bound.
     buffer = GroupBuffer((config.rollout.max_staleness + 1) * per_step, start * per_step)
     step, saved = start, start
+    # Weights whose gradient is not finite may be ruined. They are not saved before an optimizer
+    # step succeeds with them, so that the newest checkpoint is one to go on from.
+    due, sound = False, True
     async with asyncio.TaskGroup() as tasks:
         producer = tasks.create_task(_produce(buffer, parts.runner, problems, finished))
         while step < config.steps:
@@ -123,15 +129,22 @@ async def train(
             if _due(step, config.evaluation.every, config.steps):
                 evaluation = evaluate_policy(parts.runner, held_out, parts.reporter, step)
                 await unless_stopped(parts.stop, evaluation)
-            if _due(step, config.checkpoint.every, config.steps):
+            due |= _due(step, config.checkpoint.every, config.steps)
+            sound = not trained.get(SKIPPED_IN_ROW)
+            if due and sound:
                 await parts.checkpoints.save(step, parts.learner, buffer.finished())
-                saved = step
+                saved, due = step, False
         # Cancel the producer, do not wait for it: it rolls out groups without end, and the groups
         # in progress belong to steps that this process does not train. The checkpoint stores the
         # finished groups. A resumed run rolls out the unfinished groups again, with the same seeds.
         producer.cancel()
-        if step > saved:
+        if step > saved and sound:
             await parts.checkpoints.save(step, parts.learner, buffer.finished())
+        elif step > saved:
+            parts.reporter.message(
+                f"step {step} is not saved, because its last optimizer step was not finite; the "
+                f"same command goes on from step {saved}"
+            )
     return step
 
 

@@ -166,7 +166,7 @@ def test_train_reports_and_ends_with_the_table(
 ) -> None:
     from rlsys.launch import training
 
-    def short_run(_: object, reporter: RunReporter) -> bool:
+    def short_run(_: object, reporter: RunReporter, *__: object) -> bool:
         reporter.evaluation(0, {"score/16": 0.25, "thought/length": 9.0})
         reporter.evaluation(2, {"score/16": 0.5, "thought/length": 7.0})
         return True

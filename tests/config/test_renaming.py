@@ -68,7 +68,9 @@ def test_recorded_configurations_are_translated_with_all_that_is_inside() -> Non
 def test_an_older_run_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlsys.training.run_folder.last_checkpoint", lambda folder: 3)
     Path("run").mkdir()
-    Path("run/config.yaml").write_text("run_dir: run\nenvironment: {size: [16, 32]}\n")
+    Path("run/config.yaml").write_text(
+        "run_dir: run\nenvironment: {size: [16, 32]}\ncheckpoint: {}\n"
+    )
     check_resume(
         RunConfig.model_validate(
             {"run_dir": "run", "environment": {"type": "anytime", "budgets": [16, 32]}}

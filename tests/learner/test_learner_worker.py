@@ -159,6 +159,7 @@ def test_a_broken_step_leaves_no_trace(
     mended, metrics = run([groups, broken(groups), groups])
 
     assert [m["skipped"] for m in metrics] == [0.0, 1.0, 0.0]
+    assert [m["skipped_in_row"] for m in metrics] == [0.0, 1.0, 0.0]
     assert "loss" not in metrics[1]
     assert torch.equal(mended, clean)
 
@@ -191,6 +192,27 @@ def test_resume_is_exact(
     assert [train(resumed, groups)["loss"] for _ in range(3)] == expected
     with pytest.raises(CheckpointError, match="no learner checkpoint at"):
         resumed.load(tmp_path / "step-2")
+
+
+class Attack:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return exec, ("raise SystemExit('code of the file was run')",)
+
+
+def test_code_in_a_checkpoint_is_refused(
+    start: Callable[..., LearnerWorker], groups: Groups, tmp_path: Path
+) -> None:
+    worker = start(zero_stage=1)
+    train(worker, groups)
+    worker.save(tmp_path / "step-1")
+    for pattern in ("*model_states.pt", "*optim_states.pt"):
+        (file,) = (tmp_path / "step-1").rglob(pattern)
+        whole = file.read_bytes()
+        torch.save(torch.load(file, weights_only=False) | {"attack": Attack()}, file)
+        with pytest.raises(CheckpointError, match="damaged, or holds code, which is never run"):
+            worker.load(tmp_path / "step-1")
+        file.write_bytes(whole)
+    worker.load(tmp_path / "step-1")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

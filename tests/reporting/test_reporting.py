@@ -132,6 +132,58 @@ def test_a_run_that_starts_anew_drops_everything(tmp_path: Path) -> None:
     assert [row["step"] for row in rows_of(tmp_path)] == [0]
 
 
+def test_a_users_own_files_beside_the_samples_stay(tmp_path: Path) -> None:
+    (tmp_path / "samples").mkdir()
+    for name in ("my-notes.jsonl", "step-best.jsonl", "step-3.jsonl.bak", "best-step-9.jsonl"):
+        (tmp_path / "samples" / name).write_text("mine")
+    (tmp_path / "samples" / "step-9.jsonl").write_text("")
+    reporter, _ = reporter_of(tmp_path)
+    with reporter:
+        reporter.start("", "", resumed_step=2)
+        reporter.step(3, {"loss": 1.0})
+    assert {path.name for path in (tmp_path / "samples").iterdir()} == {
+        *("my-notes.jsonl", "step-best.jsonl", "step-3.jsonl.bak", "best-step-9.jsonl")
+    }
+
+
+def test_half_a_surrogate_pair_is_written_and_shown(tmp_path: Path) -> None:
+    reporter, shown = reporter_of(tmp_path)
+    with reporter:
+        reporter.start("", "")
+        reporter.step(1, {"loss": 1.0, "tokens/\ud800": 3.0})
+        reporter.evaluation(1, {"return": 1.0, "odd\udfff": 2.0})
+        reporter.episodes(1, [{"thought": "\ud800 ½"}, {"thought": "½"}])
+        reporter.message("answer \ud800")
+    assert rows_of(tmp_path)[0]["tokens/\ud800"] == 3.0
+    lines = (tmp_path / "samples/step-1.jsonl").read_text().splitlines()
+    assert [json.loads(line)["thought"] for line in lines] == ["\ud800 ½", "½"]
+    assert "½" in lines[1]
+    assert "answer ?" in shown.getvalue()
+
+
+def test_lines_that_are_no_rows_are_left_out(tmp_path: Path) -> None:
+    rows = b'{"step": 1}\n\xff\xfe\n\0\0\n[1]\n{"time": 2}\n{"step": 2}\n'
+    (tmp_path / "metrics.jsonl").write_bytes(rows)
+    reporter, _ = reporter_of(tmp_path)
+    with reporter:
+        reporter.start("", "", resumed_step=2)
+        reporter.step(3, {})
+    assert [row["step"] for row in rows_of(tmp_path)] == [1, 2, 3]
+
+
+def test_the_configuration_is_only_written_if_it_differs(tmp_path: Path) -> None:
+    path, written = tmp_path / "config.yaml", []
+    for text in ("a: 1\n", "a: 1\n", "a: 2\n"):
+        reporter, _ = reporter_of(tmp_path)
+        with reporter:
+            reporter.start(text, "")
+            reporter.step(1, {})
+        written.append(path.stat().st_ino)
+        assert path.read_text() == text
+    assert written[0] == written[1] != written[2]
+    assert not list(tmp_path.glob("*.tmp"))
+
+
 def test_the_final_table_compares_the_first_and_the_last_evaluation(tmp_path: Path) -> None:
     reporter, shown = reporter_of(tmp_path)
     with reporter:
@@ -229,7 +281,6 @@ def test_the_live_view_ends_with_the_reporter(tmp_path: Path) -> None:
 def leave_checkpoint(config: RunConfig, step: int) -> None:
     folder = config.run_dir / f"checkpoints/step-{step}"
     folder.mkdir(parents=True)
-    (folder / "state.json").write_text("{}")
     (config.run_dir / "config.yaml").write_text(dump_config(config))
 
 

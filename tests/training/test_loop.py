@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from finished_groups import group, report
+from checkpoints import Ready
 
 from rlsys.config import RunConfig
 from rlsys.data.problems import TaskStream
@@ -34,7 +35,10 @@ class World:
         self.trained: list[int] = []
         self.metrics: dict[int, dict[str, float]] = {}
         self.stop = StopSignal()
-        self.checkpoints = CheckpointStore(folder, 100, self)
+        self.told: list[str] = []
+        self.skipping: set[int] = set()
+        """Steps whose last optimizer step is skipped."""
+        self.checkpoints = CheckpointStore(folder, 100, self.told.append)
         self.stop_in_step = 0
         self.lag = 0
         """How many versions older than the weights a group claims to be."""
@@ -73,12 +77,6 @@ class World:
         self.log.append(f"publish {version}")
         return 1e-6
 
-    async def write_groups(self, path: Path, groups: Mapping[int, FinishedGroup]) -> None:
-        path.write_text(" ".join(map(str, sorted(groups))))
-
-    def read_groups(self, path: Path) -> dict[int, FinishedGroup]:
-        return {int(t): group(int(t), self.version) for t in path.read_text().split()}
-
 
 class Learner:
     def __init__(self, world: World) -> None:
@@ -92,7 +90,8 @@ class Learner:
             self._world.stop.set()
         for _ in range(20):  # long enough for everything admitted to be grown meanwhile
             await asyncio.sleep(0)
-        return {"loss": 0.25}
+        skipped = len(self._world.trained) // len(tickets) in self._world.skipping
+        return {"loss": 0.25, "skipped_in_row": float(skipped)}
 
     async def save(self, folder: Path) -> None:
         folder.mkdir()
@@ -117,7 +116,32 @@ class Reporter:
         self._world.log.append(f"curve {step} {numbers['score/16']} {numbers['score/64']}")
 
     def message(self, text: str) -> None:
-        raise AssertionError("the loop has nothing to say")
+        self._world.told.append(text)
+
+
+def report(index: int, version: int) -> GroupReport:
+    return GroupReport(
+        index=index,
+        problem_id="",
+        difficulty=None,
+        versions=(version, version),
+        scores_G=np.array([0.5, 0.75], np.float32),
+        numbers={
+            "score/16": np.array([0.0, 0.5], np.float32),
+            "score/64": np.array([1.0, 1.0], np.float32),
+            "thought/length": np.array([10, 20], np.float32),
+            "thought/closed": np.array([1, 0], np.float32),
+        },
+        invalid=1,
+        answers=4,
+        sampled_tokens=40,
+        sizes=((30, 20), (30, 20)),
+        example={"group": index},
+    )
+
+
+def group(index: int, version: int) -> FinishedGroup:
+    return FinishedGroup(report=report(index, version), samples=Ready(()))
 
 
 def configuration(steps: int, staleness: int = 0, **sections: Any) -> RunConfig:
@@ -197,6 +221,19 @@ def test_evaluation_and_checkpoints_keep_their_cadence(tmp_path: Path) -> None:
     ]
 
 
+def test_weights_whose_gradient_is_not_finite_are_not_saved(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.skipping = {3, 4, 7}
+    assert run(world, configuration(steps=7, checkpoint={"every": 3})) == 7
+    # Step 3 was due and is saved as soon as a step succeeds; the last step never is.
+    assert [line for line in world.log if "save" in line] == [
+        "save .step-5.partial",
+        "save .step-6.partial",
+    ]
+    (sentence,) = world.told
+    assert "step 7 is not saved" in sentence and "from step 6" in sentence
+
+
 @pytest.mark.parametrize("staleness", [0, 2])
 def test_a_stop_finishes_the_step_and_saves(tmp_path: Path, staleness: int) -> None:
     world = World(tmp_path)
@@ -204,9 +241,10 @@ def test_a_stop_finishes_the_step_and_saves(tmp_path: Path, staleness: int) -> N
     assert run(world, configuration(steps=50, staleness=staleness)) == 3
     assert world.trained == [0, 1, 2, 3, 4, 5]
     assert world.log[-2:] == ["report 3", "save .step-3.partial"]
-    assert world.checkpoints.latest() == (3, tmp_path / "step-3")
-    kept = sorted(world.checkpoints.read_groups(tmp_path / "step-3"))
-    assert kept == list(range(6, 6 + 2 * staleness))
+    saved = world.checkpoints.latest()
+    assert saved == (3, tmp_path / "step-3")
+    assert sorted(g.ticket for g in saved.groups()) == list(range(6, 6 + 2 * staleness))
+    assert world.told == []
 
 
 def test_a_stop_before_the_first_step_trains_and_saves_nothing(tmp_path: Path) -> None:
