@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from actors.generation import EngineCounts
 from actors.handles import EngineHandle
-from rlsys.config import Policy
 from actors.sink import EngineSink
+from rlsys.config import Policy
 from rlsys.errors import EngineDied, EngineError
 from rlsys.grading.compare import CachedGrader
 from rlsys.types import Completion, GenerationRequest, GradingRequest, Verdict

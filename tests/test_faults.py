@@ -189,7 +189,7 @@ def test_a_learner_that_hangs_is_named(start: Start) -> None:
     assert "Thread 0x" in environment.read_text() or "Thread " in environment.read_text()
 
 
-SIGNALS = {
+SIGNALS: dict[str, tuple[signal.Signals, Callable[[Command], object]]] = {
     "while Ray starts": (signal.SIGTERM, lambda command: command.wait_for("held-out problems")),
     "while processes start": (
         signal.SIGHUP,

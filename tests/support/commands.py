@@ -90,7 +90,7 @@ class Command:
         found = []
         for process in self.processes():
             with suppress(psutil.Error):
-                if title in process.cmdline()[0]:
+                if title in "".join(process.cmdline()[:1]):
                     found.append(process)
         return found
 
