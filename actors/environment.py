@@ -5,8 +5,12 @@ Samples stay in the object store for the learner's ranks; the driver gets a repo
 
 from __future__ import annotations
 
-from typing import Any
+import pickle
+from typing import Any, NamedTuple
 
+from ray import cloudpickle
+
+from actors.pools import GenerationPool
 from rlsys.algorithms.samples import build_samples
 from rlsys.config import RunConfig
 from rlsys.environments.base import ReflectionModel, Role, RolloutContext
@@ -16,23 +20,34 @@ from rlsys.tokenization.tokenizer import load_tokenizer
 from rlsys.types import Environment, Generator, Grader, GroupReport, Sample, Task
 
 
+class Services(NamedTuple):
+    """The other actors that a rollout needs."""
+
+    generator: Generator
+    grader: Grader
+    reflection_model: ReflectionModel | None = None
+
+    def packed(self) -> bytes:
+        """Return them as bytes, for an actor that Ray may start again.
+
+        Ray would keep an argument with handles of actors in its object store, and could not start
+        the actor again without it. Bytes are part of the actor's description.
+        """
+        packed: bytes = cloudpickle.dumps(self)
+        return packed
+
+
 class EnvironmentActor:
     """A plain class; rlsys.launch makes a Ray actor of it."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        generator: Generator,
-        grader: Grader,
-        max_length: int,
-        reflection_model: ReflectionModel | None = None,
-    ) -> None:
-        """Roll out the episodes of `config`, in sequences of at most `max_length` tokens."""
+    def __init__(self, config: RunConfig, services: bytes, max_length: int) -> None:
+        """Roll out the episodes of `config`, in sequences of at most `max_length` tokens.
+
+        `services` is a packed Services.
+        """
         self._config = config
-        self._generator = generator
-        self._grader = grader
+        self._generator, self._grader, self._reflection_model = pickle.loads(services)
         self._max_length = max_length
-        self._reflection_model = reflection_model
         self._tokenizer = load_tokenizer(config.model.path)
         # Made when first used: an evaluation alone needs no training environment, whose reflection
         # model or training server may not run.
@@ -49,6 +64,10 @@ class EnvironmentActor:
         """Roll out one group of the evaluation; nothing of it is trained on."""
         environment = self._environment("evaluation")
         return environment.report(await environment.rollout(index, task), ())
+
+    def rerouted(self) -> int:
+        """Return how many requests had to be sent again, because an engine died."""
+        return self._generator.rerouted if isinstance(self._generator, GenerationPool) else 0
 
     def _environment(self, role: Role) -> Environment[Any]:
         if role not in self._environments:

@@ -4,6 +4,9 @@ A weight update is begin_update -> receive_... for every bucket -> finish_update
 first call to the end of the last one the actor does not serve: new requests wait, and results of
 requests in flight are held back. An engine that received wrong weights therefore never returns a
 token that they produced. Requests in flight are kept and go on under the new weights.
+
+An actor that Ray started again after a death refuses requests until somebody has called `start`
+and, in a training run, has brought it the current weights (rlsys.launch.supervision).
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +24,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 import numpy as np
 
 from actors.weight_receiver import WeightReceiver
-from rlsys.errors import EngineError, SyncError
+from rlsys.errors import EngineDied, EngineError, SyncError
 from rlsys.types import Candidates, Completion, Floats, GenerationRequest, Tokens
 from rlsys.weights import Bucket
 
@@ -63,6 +68,20 @@ class EngineCounts:
     """Those that were found in the prefix cache."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What an actor says about itself at any time."""
+
+    life: str
+    """Differs between two processes that Ray started for the same actor."""
+    serving: bool
+    """True if requests are answered, with weights that were checked."""
+    silent_s: float
+    """Age of the oldest call that the engine's own processes have not answered yet."""
+    finished_tokens: int
+    """Sampled tokens of all finished requests."""
+
+
 class GenerationActor:
     """A plain class; rlsys.launch makes a Ray actor of it."""
 
@@ -74,17 +93,51 @@ class GenerationActor:
         self._counts = EngineCounts()
         self._cache_block = 1
         self._engine: AsyncLLM | None = None
+        self._life = uuid.uuid4().hex
+        self._refusing = True
+        self._updating = False
+        self._calls: dict[object, float] = {}
+        """Start times of the calls that the workers have not answered, see Heartbeat.silent_s."""
+        self._check: asyncio.Task[None] | None = None
+        self._finished_tokens = 0
 
-    async def start(self) -> str:
-        """Load the engine and return vLLM's version; the weights of the folder are version 0."""
+    async def start(self, serve: bool) -> str:
+        """Load the engine and return vLLM's version.
+
+        Args:
+            serve: True to serve with the weights of the model folder, as version 0. False where
+                these are outdated: the actor serves after a weight update.
+        """
         from vllm import __version__
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._engine = AsyncLLM.from_engine_args(_engine_args(self._spec))
         self._cache_block = int(self._engine.vllm_config.cache_config.block_size)
         await self._call_workers(WeightReceiver.rlsys_die_with_parent)
-        self._serving.set()
+        if serve:
+            self._serve()
         return str(__version__)
+
+    def _serve(self) -> None:
+        self._refusing = False
+        self._serving.set()
+
+    async def heartbeat(self) -> Heartbeat:
+        """Report at once, whatever the engine does; raises EngineDied if the engine is gone."""
+        if self._engine is not None and not self._updating:
+            if self._engine.errored:
+                raise self._death()
+            if self._check is None or self._check.done():
+                # Not awaited: the age of a check without an answer is what shows that an engine
+                # hangs. It runs in the workers, so it also shows that one of them hangs.
+                self._check = asyncio.create_task(self._call_workers(WeightReceiver.rlsys_answer))
+                self._check.add_done_callback(_ignore)
+        return Heartbeat(
+            life=self._life,
+            serving=self._serving.is_set(),
+            silent_s=time.monotonic() - min(self._calls.values(), default=time.monotonic()),
+            finished_tokens=self._finished_tokens,
+        )
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
         """Return the n completions of every request, in request order."""
@@ -94,6 +147,8 @@ class GenerationActor:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        if self._refusing:
+            raise EngineDied(f"engine {self._spec.index} was started again and has no weights yet")
         await self._serving.wait()
         # An update may come while the request runs; both ends of its span travel with the tokens.
         first = self._version
@@ -115,6 +170,7 @@ class GenerationActor:
         await self._serving.wait()
         self._counts.prompt_tokens += len(request.token_ids)
         self._counts.cached_tokens += output.num_cached_tokens or 0
+        self._finished_tokens += sum(len(sample.token_ids) for sample in output.outputs)
         versions, cached = (first, self._version), output.num_cached_tokens or 0
         return [
             self._completion(sample, request.top_logprobs, versions, cached)
@@ -161,7 +217,14 @@ class GenerationActor:
         await self._call_workers(WeightReceiver.rlsys_join_nccl, host, port, first_rank, world_size)
 
     async def begin_update(self) -> None:
-        """Stop serving, freeze requests in flight, drop every cached prefix, open the reload."""
+        """Stop serving, freeze requests in flight, drop every cached prefix, open the reload.
+
+        Raises EngineDied if an earlier update was left unfinished, because vLLM cannot open a
+        second reload inside a first one. The engine has to be started again.
+        """
+        if self._updating:
+            raise EngineDied(f"engine {self._spec.index} is in the middle of another update")
+        self._updating = True
         # Before the first await: a request that arrives from here on belongs to the new weights.
         self._serving.clear()
         with self._named_death() as engine:
@@ -180,7 +243,9 @@ class GenerationActor:
 
     async def receive_nccl(self, bucket: Bucket) -> None:
         """Load one bucket from the learner's broadcast."""
-        await self._call_workers(WeightReceiver.rlsys_receive_nccl, bucket)
+        # Not counted as silence: the broadcast waits for the learner.
+        with self._named_death() as engine:
+            await engine.collective_rpc("rlsys_receive_nccl", args=(bucket,))
 
     async def finish_update(self, version: int) -> None:
         """Make the received weights live as `version` and let frozen requests go on.
@@ -192,6 +257,7 @@ class GenerationActor:
             # Already here, because `verify` runs its sequences on this engine.
             await engine.resume_generation()
         self._version = version
+        self._updating = False
 
     async def verify(
         self, sequences: Sequence[Tokens], logprobs: Sequence[Floats], tolerance: float
@@ -216,7 +282,7 @@ class GenerationActor:
                 f"canary prompts at version {self._version}, more than sync.canary_tolerance "
                 f"{tolerance:.0e}; its weights arrived wrong and it does not serve"
             )
-        self._serving.set()
+        self._serve()
         return gap
 
     async def _score(self, sequence: Tokens) -> Floats:
@@ -246,8 +312,13 @@ class GenerationActor:
         **kwargs: P.kwargs,
     ) -> None:
         """Call a WeightReceiver method in every worker; vLLM takes it by its name."""
-        with self._named_death() as engine:
-            await engine.collective_rpc(method.__name__, args=args, kwargs=kwargs)
+        call = object()
+        self._calls[call] = time.monotonic()
+        try:
+            with self._named_death() as engine:
+                await engine.collective_rpc(method.__name__, args=args, kwargs=kwargs)
+        finally:
+            del self._calls[call]
 
     @contextmanager
     def _named_death(self) -> Iterator[AsyncLLM]:
@@ -257,10 +328,19 @@ class GenerationActor:
         try:
             yield self._engine
         except EngineDeadError as error:
-            raise EngineError(
-                f"engine {self._spec.index} died; set RLSYS_ACTOR_LOGS=1 to see why, and give the "
-                "same command again to go on from the last checkpoint"
-            ) from error
+            raise self._death() from error
+
+    def _death(self) -> EngineDied:
+        return EngineDied(
+            f"engine {self._spec.index} died; set RLSYS_ACTOR_LOGS=1 to see why, and give the "
+            "same command again to go on from the last checkpoint"
+        )
+
+
+def _ignore(check: asyncio.Task[None]) -> None:
+    """Take the result of a check, so that asyncio does not report an error that nobody read."""
+    if not check.cancelled():
+        check.exception()
 
 
 def _engine_args(spec: EngineSpec) -> AsyncEngineArgs:

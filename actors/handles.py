@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+import ray
 from ray.exceptions import RayActorError
 
-from actors.generation import EngineCounts
-from rlsys.errors import EngineError
+from actors.generation import EngineCounts, Heartbeat
+from rlsys.errors import EngineDied
 from rlsys.types import Completion, Floats, GenerationRequest, Tokens
 from rlsys.weights import Bucket
 
@@ -18,68 +19,80 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class ProcessDied(EngineDied):
+    """The actor's process is gone; Ray starts it again if it may."""
+
+
 class EngineHandle:
     """The methods of GenerationActor, called in its own process.
 
-    Each of them raises what the actor raises, and EngineError if the process is gone.
+    Each of them raises what the actor raises, and ProcessDied if the process is gone.
     """
 
     def __init__(self, index: int, actor: ActorHandle) -> None:
+        self.actor = actor
         self._index = index
-        self._actor = actor
 
-    async def start(self) -> str:
+    async def start(self, serve: bool) -> str:
         """Load the engine and return vLLM's version."""
-        return await self._answer(self._actor.start.remote())
+        return await self._answer(self.actor.start.remote(serve))
+
+    async def heartbeat(self) -> Heartbeat:
+        """Report at once, whatever the engine does; raises EngineDied if the engine is gone."""
+        return await self._answer(self.actor.heartbeat.remote())
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
         """Return the n completions of every request, in request order."""
-        return await self._answer(self._actor.generate.remote(requests))
+        return await self._answer(self.actor.generate.remote(requests))
 
     async def join_nccl(self, host: str, port: int, first_rank: int, world_size: int) -> None:
         """Bring the engine's workers into the learner's group, from rank `first_rank` on."""
-        await self._answer(self._actor.join_nccl.remote(host, port, first_rank, world_size))
+        await self._answer(self.actor.join_nccl.remote(host, port, first_rank, world_size))
 
     async def begin_update(self) -> None:
         """Stop serving and prepare the workers for new weights."""
-        await self._answer(self._actor.begin_update.remote())
+        await self._answer(self.actor.begin_update.remote())
 
     async def receive_file(self, path: str) -> None:
         """Load one bucket from a safetensors file."""
-        await self._answer(self._actor.receive_file.remote(path))
+        await self._answer(self.actor.receive_file.remote(path))
 
     async def receive_ipc(self, handle: bytes, bucket: Bucket) -> None:
         """Load one bucket from a buffer on the engine's card."""
-        await self._answer(self._actor.receive_ipc.remote(handle, bucket))
+        await self._answer(self.actor.receive_ipc.remote(handle, bucket))
 
     async def receive_nccl(self, bucket: Bucket) -> None:
         """Load one bucket from the learner's broadcast."""
-        await self._answer(self._actor.receive_nccl.remote(bucket))
+        await self._answer(self.actor.receive_nccl.remote(bucket))
 
     async def finish_update(self, version: int) -> None:
         """Make the received weights live as `version`."""
-        await self._answer(self._actor.finish_update.remote(version))
+        await self._answer(self.actor.finish_update.remote(version))
 
     async def verify(
         self, sequences: Sequence[Tokens], logprobs: Sequence[Floats], tolerance: float
     ) -> float:
         """Compare with the learner, serve again and return the mean gap in nats, or raise."""
-        return await self._answer(self._actor.verify.remote(sequences, logprobs, tolerance))
+        return await self._answer(self.actor.verify.remote(sequences, logprobs, tolerance))
 
     async def counts(self) -> EngineCounts:
         """Prompt tokens handled so far."""
-        return await self._answer(self._actor.counts.remote())
+        return await self._answer(self.actor.counts.remote())
 
     async def close(self) -> None:
         """Shut the engine's processes down."""
-        await self._answer(self._actor.close.remote())
+        await self._answer(self.actor.close.remote())
+
+    def kill(self) -> None:
+        """End the actor's process, also one that hangs; Ray starts it again if it may."""
+        ray.kill(self.actor, no_restart=False)
 
     async def _answer(self, reference: Awaitable[T]) -> T:
         """Wait for a call; the one place where the death of an engine's actor gets its sentence."""
         try:
             return await reference
         except RayActorError as error:
-            raise EngineError(
+            raise ProcessDied(
                 f"the process of engine {self._index} died; give the same command again to go on "
                 f"from the last checkpoint ({' '.join(str(error).split())})"
             ) from error

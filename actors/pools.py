@@ -1,4 +1,4 @@
-"""Pools of Ray actors: all engines as one Generator and WeightSink, all graders as one Grader.
+"""Pools of Ray actors: all engines as one Generator, all graders as one Grader.
 
 A pool is a small picklable object of handles. Every environment actor holds its own copy, and each
 copy counts only the load that went through it.
@@ -7,137 +7,154 @@ copy counts only the load that went through it.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from actors.generation import EngineCounts
 from actors.handles import EngineHandle
+from actors.sink import EngineSink
 from rlsys.config import Policy
+from rlsys.errors import EngineDied, EngineError
 from rlsys.grading.compare import CachedGrader
-from rlsys.types import Completion, Floats, GenerationRequest, GradingRequest, Tokens, Verdict
-from rlsys.weights import Bucket, BucketFile, CardBuffer, SentPart
+from rlsys.types import Completion, GenerationRequest, GradingRequest, Verdict
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
+PROBE_PAUSE_S: Final = 1.0
+"""Between two questions to an engine that died."""
+PROBE_LIMIT_S: Final = 10.0
+"""How long one question may take."""
+
 
 class GenerationPool:
-    """Routes requests to engines, and brings new weights to all of them (the WeightSink of a run).
+    """Routes requests to engines.
 
-    A request that names an engine goes there; any other goes to the engine with the least work.
+    A request that names an engine goes there; any other goes to the engine with the least work. The
+    requests of an engine that died go to the others, with the same seeds and so with the same
+    results. No requests are sent to it until it serves again.
     """
 
-    def __init__(self, engines: Sequence[ActorHandle]) -> None:
-        """`engines` are Ray handles of GenerationActors, in the order of EngineSpec.index."""
-        self._engines = [EngineHandle(index, actor) for index, actor in enumerate(engines)]
-        self._load = [0] * len(self._engines)
+    def __init__(
+        self, engines: Sequence[ActorHandle], *, min_engines: int = 1, patience_s: float = 600.0
+    ) -> None:
+        """Route to `engines`, Ray handles of GenerationActors in the order of EngineSpec.index.
+
+        Args:
+            engines: the handles.
+            min_engines: with fewer engines, requests wait until one serves again.
+            patience_s: how long they wait.
+        """
+        self.engines = [EngineHandle(index, actor) for index, actor in enumerate(engines)]
+        self.sink = EngineSink(dict(enumerate(self.engines)))
+        self.rerouted = 0
+        """Requests that had to be sent again."""
+        self._load = [0] * len(self.engines)
+        self._min_engines = min_engines
+        self._patience_s = patience_s
+        self._down: dict[int, asyncio.Task[None]] = {}
+        """Engines that died, with the task that waits until they serve again."""
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
         """Return the n completions of every request, in request order.
 
         Requests for one engine travel in one call, because a Ray call costs as much time as many
         tokens.
+
+        Raises:
+            EngineError: for `patience_s` seconds there were fewer engines than `min_engines`.
         """
-        routes = [self._route(r) for r in requests]
-        batches = {
-            engine: [r for r, e in zip(requests, routes, strict=True) if e == engine]
-            for engine in set(routes)
-        }
-        results = dict(
-            zip(
-                batches,
-                await asyncio.gather(
-                    *(self._call(engine, batch) for engine, batch in batches.items())
-                ),
-                strict=True,
+        results: dict[int, list[Completion]] = {}
+        waiting = list(range(len(requests)))
+        while waiting:
+            await self._enough_engines()
+            batches: dict[int, list[int]] = {}
+            for place in waiting:
+                batches.setdefault(self._route(requests[place]), []).append(place)
+            answers = await asyncio.gather(
+                *(self._call(e, [requests[i] for i in batch]) for e, batch in batches.items())
             )
-        )
-        # A batch keeps the order of the requests, so the next result of its engine is the right
-        # one.
-        queues = {engine: iter(result) for engine, result in results.items()}
-        return [next(queues[engine]) for engine in routes]
+            for batch, answer in zip(batches.values(), answers, strict=True):
+                if answer is not None:
+                    results.update(zip(batch, answer, strict=True))
+            waiting = [place for place in waiting if place not in results]
+            self.rerouted += len(waiting)
+        return [results[place] for place in range(len(requests))]
 
     def _route(self, request: GenerationRequest) -> int:
         """Choose the engine and count the request's load at once, before the next one is routed."""
         engine = request.engine
-        if engine is None:
-            engine = min(range(len(self._load)), key=self._load.__getitem__)
+        if engine is None or engine in self._down:
+            alive = (e for e in range(len(self._load)) if e not in self._down)
+            engine = min(alive, key=self._load.__getitem__)
         self._load[engine] += request.n * request.max_tokens
         return engine
 
-    async def _call(self, engine: int, batch: list[GenerationRequest]) -> list[list[Completion]]:
+    async def _call(
+        self, engine: int, batch: list[GenerationRequest]
+    ) -> list[list[Completion]] | None:
+        """Return the results of one engine, or None if it died."""
         try:
-            return await self._engines[engine].generate(batch)
+            return await self.engines[engine].generate(batch)
+        except EngineDied:
+            if engine not in self._down:
+                self._down[engine] = asyncio.create_task(self._until_it_serves(engine))
+            return None
         finally:
             self._load[engine] -= sum(r.n * r.max_tokens for r in batch)
 
+    async def _enough_engines(self) -> None:
+        """Wait until `min_engines` serve; at least one, or there would be no route."""
+        waited_from = time.monotonic()
+        while len(self.engines) - len(self._down) < self._min_engines:
+            left = waited_from + self._patience_s - time.monotonic()
+            if left <= 0:
+                raise EngineError(
+                    f"for {self._patience_s:g} s fewer than generation.min_engines "
+                    f"{self._min_engines} of {len(self.engines)} engines served; set "
+                    "RLSYS_ACTOR_LOGS=1 to see why, and give the same command again to go on from "
+                    "the last checkpoint"
+                )
+            await asyncio.wait(
+                self._down.values(), timeout=left, return_when=asyncio.FIRST_COMPLETED
+            )
+
+    async def _until_it_serves(self, engine: int) -> None:
+        """Ask again and again; an engine that is started again serves once it is up to date."""
+        while True:
+            await asyncio.sleep(PROBE_PAUSE_S)
+            with suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(PROBE_LIMIT_S):
+                    beat = await self.engines[engine].heartbeat()
+                if beat.serving:
+                    break
+        del self._down[engine]
+
     async def start(self) -> str:
-        """Load every engine; return vLLM's version."""
-        versions = await asyncio.gather(*(engine.start() for engine in self._engines))
+        """Load every engine with the weights of the model folder; return vLLM's version."""
+        versions = await asyncio.gather(*(engine.start(serve=True) for engine in self.engines))
         return versions[0]
 
-    async def join_nccl(self, host: str, port: int, workers_per_engine: int) -> None:
-        """Give every worker its rank in the group whose rank 0 is the learner's first rank.
-
-        Example: with 2 workers per engine, those of engine 0 get ranks 1 and 2, those of engine 1
-        ranks 3 and 4.
-        """
-        world_size = 1 + workers_per_engine * len(self._engines)
-        await asyncio.gather(
-            *(
-                engine.join_nccl(host, port, 1 + index * workers_per_engine, world_size)
-                for index, engine in enumerate(self._engines)
-            )
-        )
-
-    async def begin_update(self) -> None:
-        """Stop every engine from serving and prepare it for new weights."""
-        await asyncio.gather(*(engine.begin_update() for engine in self._engines))
-
-    async def receive(self, bucket: Bucket, sent: Sequence[SentPart]) -> None:
-        """Load one bucket into every engine.
-
-        Args:
-            bucket: names, dtypes and shapes of its tensors.
-            sent: what every learner rank returned when it sent the bucket; empty in a collective
-                sync, where the bucket comes by broadcast.
-        """
-        match sent[0] if sent else None:
-            case BucketFile(path=path):
-                await asyncio.gather(*(engine.receive_file(path) for engine in self._engines))
-            case CardBuffer():
-                # Rank i shares its card with engine i, which alone can open the rank's buffer.
-                handles = [part.handle for part in sent if isinstance(part, CardBuffer)]
-                pairs = zip(self._engines, handles, strict=True)
-                await asyncio.gather(*(engine.receive_ipc(h, bucket) for engine, h in pairs))
-            case None:
-                await asyncio.gather(*(engine.receive_nccl(bucket) for engine in self._engines))
-
-    async def finish_update(self, version: int) -> None:
-        """Make the received weights live as `version`."""
-        await asyncio.gather(*(engine.finish_update(version) for engine in self._engines))
-
-    async def verify(
-        self, sequences: Sequence[Tokens], logprobs: Sequence[Floats], tolerance: float
-    ) -> float:
-        """Compare every engine with the learner; see GenerationActor.verify.
-
-        Returns the largest mean gap in nats. Raises SyncError if an engine's exceeds `tolerance`.
-        """
-        gaps = (engine.verify(sequences, logprobs, tolerance) for engine in self._engines)
-        return max(await asyncio.gather(*gaps))
-
     async def counts(self) -> EngineCounts:
-        """Prompt tokens handled so far by all engines."""
-        counts = await asyncio.gather(*(engine.counts() for engine in self._engines))
+        """Prompt tokens handled so far by all engines that live."""
+
+        async def count(engine: EngineHandle) -> EngineCounts:
+            try:
+                return await engine.counts()
+            except EngineDied:
+                return EngineCounts()
+
+        counts = await asyncio.gather(*map(count, self.engines))
         return EngineCounts(
             prompt_tokens=sum(c.prompt_tokens for c in counts),
             cached_tokens=sum(c.cached_tokens for c in counts),
         )
 
     async def close(self) -> None:
-        """Shut every engine down."""
-        await asyncio.gather(*(engine.close() for engine in self._engines))
+        """Shut every engine down; also those that live beside one that is dead."""
+        await asyncio.gather(*(engine.close() for engine in self.engines), return_exceptions=True)
 
 
 class GradingPool:

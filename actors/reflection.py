@@ -33,10 +33,10 @@ class ReflectionActor(GenerationActor):
         self._loading = asyncio.Lock()
         self._reload_after = 0.0
 
-    async def start(self) -> str:
+    async def start(self, serve: bool = True) -> str:
         """Load the engine unless it is there; return vLLM's version."""
         async with self._loading:
-            return await super().start() if self._engine is None else ""
+            return await super().start(serve) if self._engine is None else ""
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
         """Return the n completions of every request; raises EngineError without an engine."""
@@ -63,7 +63,7 @@ class ReflectionActor(GenerationActor):
             if time.monotonic() < self._reload_after:
                 raise EngineError("the last attempt to load it again failed")
             try:
-                await super().start()
+                await super().start(serve=True)
             except Exception as error:  # a card that is still full, a process that was killed
                 self._reload_after = time.monotonic() + RELOAD_PAUSE_S
                 await self._drop()

@@ -49,6 +49,9 @@ class WeightReceiver:
         if sys.platform == "linux":
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
+    def rlsys_answer(self) -> None:
+        """Do nothing; the answer shows that the worker does not hang."""
+
     def rlsys_begin(self) -> None:
         """Open a reload; until rlsys_finish the model cannot run."""
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 import ray
 
@@ -20,11 +20,17 @@ from learner.plan import Size, make_plan
 from learner.spec import LearnerSpec
 from learner.sync import SyncSpec
 from learner.worker import LearnerWorker
+from rlsys.errors import LearnerDied
 from rlsys.types import Floats, Sample, Tokens
 from rlsys.weights import Bucket, SentPart
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
+
+T = TypeVar("T")
+
+DEATH_SECONDS: Final = 5.0
+"""How long Ray may take to notice that a process died."""
 
 
 class TrainGroup(Protocol):
@@ -61,36 +67,54 @@ class LearnerGroup:
     overlap, because each of them may run a collective on every rank.
     """
 
-    def __init__(self, ranks: Sequence[ActorHandle], spec: LearnerSpec) -> None:
-        """`ranks` are Ray handles of LearnerWorkers, in order; `setup` comes before all else."""
-        self._ranks = [RankHandle(rank, actor) for rank, actor in enumerate(ranks)]
-        self._spec = spec
-
-    @classmethod
-    async def start(
-        cls, spec: LearnerSpec, options: Sequence[Mapping[str, object]]
-    ) -> LearnerGroup:
-        """Start one actor per rank and wait until the policy is loaded everywhere.
+    def __init__(self, spec: LearnerSpec, options: Sequence[Mapping[str, object]]) -> None:
+        """Start one actor per rank; `setup` comes before all else.
 
         Args:
             spec: what the ranks are told; `rank` is set here.
             options: Ray actor options (resources, placement) of every rank.
         """
+        self._spec = spec
+        self._options = options
+        self._ranks = self._new_ranks()
+
+    def _new_ranks(self) -> list[RankHandle]:
         actor_class = ray.remote(LearnerWorker)
-        group = cls(
-            [
-                actor_class.options(**rank_options).remote(dataclasses.replace(spec, rank=rank))
-                for rank, rank_options in enumerate(options)
-            ],
-            spec,
-        )
+        return [
+            RankHandle(
+                rank,
+                actor_class.options(**options).remote(dataclasses.replace(self._spec, rank=rank)),
+            )
+            for rank, options in enumerate(self._options)
+        ]
+
+    @classmethod
+    async def start(
+        cls, spec: LearnerSpec, options: Sequence[Mapping[str, object]]
+    ) -> LearnerGroup:
+        """Start one actor per rank and wait until the policy is loaded everywhere."""
+        group = cls(spec, options)
         await group.setup()
         return group
+
+    async def restart(self) -> None:
+        """End all ranks, start new ones and load the policy of the start of the run.
+
+        All of them, because a rank that lost another one may wait for it in a collective for ever.
+        """
+        self._kill()
+        self._ranks = self._new_ranks()
+        await self.setup()
+
+    @property
+    def actors(self) -> list[ActorHandle]:
+        """Ray handles of the ranks."""
+        return [rank.actor for rank in self._ranks]
 
     async def setup(self) -> None:
         """Let the ranks meet on rank 0's node, and load the policy on each of them."""
         host, port = await self.address()
-        await asyncio.gather(*(rank.setup(host, port) for rank in self._ranks))
+        await self._all(rank.setup(host, port) for rank in self._ranks)
 
     async def address(self) -> tuple[str, int]:
         """Return the address of rank 0's node and a free port on it."""
@@ -105,44 +129,42 @@ class LearnerGroup:
             optimizer_steps=self._spec.optimizer_steps,
         )
         # Ray resolves references that are arguments themselves, not those inside a list.
-        metrics = await asyncio.gather(
-            *(
-                rank.step(plan, *(groups[g].samples for g in plan.groups))
-                for rank, plan in zip(self._ranks, plans, strict=True)
-            )
+        metrics = await self._all(
+            rank.step(plan, *(groups[g].samples for g in plan.groups))
+            for rank, plan in zip(self._ranks, plans, strict=True)
         )
         return run_names(metrics[0])  # the same on every rank
 
     async def sequence_logprobs(self, sequences: Sequence[Tokens]) -> list[Floats]:
         """Return, per sequence, the log-probs of its tokens but the first, at temperature 1."""
         # All ranks compute all of them: with ZeRO-3 a forward pass needs every rank.
-        answers = await asyncio.gather(*(rank.sequence_logprobs(sequences) for rank in self._ranks))
+        answers = await self._all(rank.sequence_logprobs(sequences) for rank in self._ranks)
         return answers[0]
 
     async def open_sync(self, spec: SyncSpec) -> list[Bucket]:
         """Prepare every rank to send weights; return the plan of buckets."""
-        plans = await asyncio.gather(*(rank.open_sync(spec) for rank in self._ranks))
+        plans = await self._all(rank.open_sync(spec) for rank in self._ranks)
         return plans[0]
 
     async def join_sync(self, host: str) -> None:
         """Meet the engines' workers at rank 0, whose address is `host`."""
-        await asyncio.gather(*(rank.join_sync(host) for rank in self._ranks))
+        await self._all(rank.join_sync(host) for rank in self._ranks)
 
     async def send(self, bucket: int) -> list[SentPart]:
         """Send one bucket of the current weights; return what every rank left for the engines."""
-        return await asyncio.gather(*(rank.send_bucket(bucket) for rank in self._ranks))
+        return await self._all(rank.send_bucket(bucket) for rank in self._ranks)
 
     async def save(self, folder: Path) -> None:
         """Write a checkpoint to `folder`, which every rank must reach."""
-        await asyncio.gather(*(rank.save(folder.absolute()) for rank in self._ranks))
+        await self._all(rank.save(folder.absolute()) for rank in self._ranks)
 
     async def load(self, folder: Path) -> None:
         """Continue from a checkpoint; raises CheckpointError if it does not fit."""
-        await asyncio.gather(*(rank.load(folder.absolute()) for rank in self._ranks))
+        await self._all(rank.load(folder.absolute()) for rank in self._ranks)
 
     async def export(self, folder: Path) -> None:
         """Write a Hugging Face folder of the current weights."""
-        await asyncio.gather(*(rank.export(folder.absolute()) for rank in self._ranks))
+        await self._all(rank.export(folder.absolute()) for rank in self._ranks)
 
     async def close(self) -> None:
         """End every rank and free its resources."""
@@ -150,5 +172,27 @@ class LearnerGroup:
             await asyncio.gather(*(rank.close() for rank in self._ranks))
         finally:
             # Also after the caller's time-out: a rank that waits for a dead one never returns.
-            for rank in self._ranks:
-                rank.kill()
+            self._kill()
+
+    def _kill(self) -> None:
+        for rank in self._ranks:
+            rank.kill()
+
+    async def _all(self, calls: Iterable[Awaitable[T]]) -> list[T]:
+        """Return the results of one call on every rank; raises the first error at once.
+
+        A rank that loses another one may raise an error of its own library before Ray knows of the
+        death. So the others get some time to say that one of them died, which is the cause.
+        """
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        try:
+            return await asyncio.gather(*tasks)
+        except LearnerDied:
+            raise
+        except Exception as error:
+            await asyncio.wait(tasks, timeout=DEATH_SECONDS)
+            for task in tasks:
+                death = task.exception() if task.done() else None
+                if isinstance(death, LearnerDied):
+                    raise death from error
+            raise

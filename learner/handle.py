@@ -11,7 +11,7 @@ from ray.exceptions import RayActorError
 
 from learner.plan import RankPlan
 from learner.sync import SyncSpec
-from rlsys.errors import TrainingError
+from rlsys.errors import LearnerDied
 from rlsys.types import Floats, Sample, Tokens
 from rlsys.weights import Bucket, SentPart
 
@@ -24,69 +24,69 @@ T = TypeVar("T")
 class RankHandle:
     """The methods of LearnerWorker, called in its own process.
 
-    Each of them raises what the worker raises, and TrainingError if the process is gone.
+    Each of them raises what the worker raises, and LearnerDied if the process is gone.
     """
 
     def __init__(self, rank: int, actor: ActorHandle) -> None:
+        self.actor = actor
         self._rank = rank
-        self._actor = actor
 
     async def address(self) -> tuple[str, int]:
         """Return an address of the rank's node and a free port on it."""
-        return await self._answer(self._actor.address.remote())
+        return await self._answer(self.actor.address.remote())
 
     async def setup(self, master_address: str, master_port: int) -> None:
         """Join the group and load the policy."""
-        await self._answer(self._actor.setup.remote(master_address, master_port))
+        await self._answer(self.actor.setup.remote(master_address, master_port))
 
     async def step(
         self, plan: RankPlan, *groups: Awaitable[tuple[Sample, ...]]
     ) -> dict[str, float]:
         """Train on one batch; `groups` are object references, which Ray resolves on the way."""
-        return await self._answer(self._actor.step.remote(plan, *groups))
+        return await self._answer(self.actor.step.remote(plan, *groups))
 
     async def sequence_logprobs(self, sequences: Sequence[Tokens]) -> list[Floats]:
         """Return, per sequence, the log-probs of its tokens but the first, at temperature 1."""
-        return await self._answer(self._actor.sequence_logprobs.remote(sequences))
+        return await self._answer(self.actor.sequence_logprobs.remote(sequences))
 
     async def open_sync(self, spec: SyncSpec) -> list[Bucket]:
         """Prepare to send weights; return the plan of buckets."""
-        return await self._answer(self._actor.open_sync.remote(spec))
+        return await self._answer(self.actor.open_sync.remote(spec))
 
     async def join_sync(self, host: str) -> None:
         """Meet the engines' workers; returns once all are there."""
-        await self._answer(self._actor.join_sync.remote(host))
+        await self._answer(self.actor.join_sync.remote(host))
 
     async def send_bucket(self, index: int) -> SentPart:
         """Send one bucket of the current weights."""
-        return await self._answer(self._actor.send_bucket.remote(index))
+        return await self._answer(self.actor.send_bucket.remote(index))
 
     async def save(self, folder: Path) -> None:
         """Write everything that is needed to continue from here to `folder`."""
-        await self._answer(self._actor.save.remote(folder))
+        await self._answer(self.actor.save.remote(folder))
 
     async def load(self, folder: Path) -> None:
         """Continue from what `save` wrote."""
-        await self._answer(self._actor.load.remote(folder))
+        await self._answer(self.actor.load.remote(folder))
 
     async def export(self, folder: Path) -> None:
         """Write a Hugging Face folder."""
-        await self._answer(self._actor.export.remote(folder))
+        await self._answer(self.actor.export.remote(folder))
 
     async def close(self) -> None:
         """Leave the process group."""
-        await self._answer(self._actor.close.remote())
+        await self._answer(self.actor.close.remote())
 
     def kill(self) -> None:
         """End the rank's process at once and free its resources."""
-        ray.kill(self._actor)
+        ray.kill(self.actor)
 
     async def _answer(self, reference: Awaitable[T]) -> T:
         """Wait for a call; the one place where the death of a rank gets its sentence."""
         try:
             return await reference
         except RayActorError as error:
-            raise TrainingError(
+            raise LearnerDied(
                 f"the process of learner rank {self._rank} died; give the same command again to go "
                 f"on from the last checkpoint ({' '.join(str(error).split())})"
             ) from error

@@ -35,12 +35,24 @@ class EngineError(RlsysError, RuntimeError):
     """An engine died, or returned an invalid answer."""
 
 
+class EngineDied(EngineError):
+    """The engine, or the process around it, is gone; another engine can take its requests."""
+
+
 class SyncError(RlsysError, RuntimeError):
     """Weights did not arrive in time, or the canary shows that they are wrong."""
 
 
 class TrainingError(RlsysError, RuntimeError):
     """The learner cannot continue (three non-finite steps in a row, an empty step)."""
+
+
+class LearnerDied(TrainingError):
+    """The process of a learner rank is gone; a new learner can go on from the last checkpoint."""
+
+
+class StalledError(RlsysError, RuntimeError):
+    """Nothing has moved for too long; the message names who does not answer."""
 
 
 class CheckpointError(RlsysError, RuntimeError):

@@ -205,7 +205,7 @@ def test_learning_rate_zero_changes_nothing(start: Start) -> None:
         np.testing.assert_array_equal(after[name], value)
 
 
-def test_two_ranks_run_ahead_until_an_engine_dies(start: Start) -> None:
+def test_two_ranks_run_ahead_until_an_engine_dies_for_the_last_time(start: Start) -> None:
     command = start(
         "train",
         "steps=500",
@@ -214,6 +214,7 @@ def test_two_ranks_run_ahead_until_an_engine_dies(start: Start) -> None:
         "rollout.max_staleness=1",
         "sync.bucket_mib=1",
         "checkpoint.every=100",
+        "generation.restarts=0",
     )
     command.wait_for_step(4)
     engine_process(command).kill()
@@ -226,8 +227,9 @@ def test_two_ranks_run_ahead_until_an_engine_dies(start: Start) -> None:
     assert max(row["grad_norm"] for row in rows) > 0
     lines = [line for line in command.output.splitlines() if line.startswith("rlsys: ")]
     assert lines == [
-        "rlsys: engine 0 died; set RLSYS_ACTOR_LOGS=1 to see why, and give the same command again "
-        "to go on from the last checkpoint"
+        "rlsys: engine 0 lost the processes of vLLM, after all 0 restarts of generation.restarts, "
+        "and generation.min_engines is 1; set RLSYS_ACTOR_LOGS=1 to see why, and give the same "
+        "command again to go on from the last checkpoint"
     ]
     assert "Traceback" not in command.output
 

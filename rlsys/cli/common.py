@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from rlsys.errors import RlsysError, UserError
+from rlsys.signals import interrupt_on_signals
 from rlsys.training.durable import disk_full
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 STOPPED: Final = 130
-"""Exit code after Ctrl-C or SIGTERM; the same command continues from the last checkpoint."""
+"""Exit code after Ctrl-C, SIGTERM or SIGHUP; the same command goes on from the last checkpoint."""
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The configuration.")]
 Overrides = Annotated[
@@ -31,7 +32,11 @@ it as `steps=10`."""
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """Print the message of an error to stderr, and exit with the code of its kind."""
+    """Print the message of an error to stderr, and exit with the code of its kind.
+
+    A signal that asks the command to stop ends it like Ctrl-C.
+    """
+    interrupt_on_signals()
     try:
         yield
     except RlsysError as error:

@@ -89,3 +89,5 @@ class LearnerConfig(Section):
     lora: LoraConfig | None = None
     """Train adapters only; None trains all weights."""
     optimizer: OptimizerConfig = OptimizerConfig()
+    restarts: NonNegativeInt = 2
+    """How often all ranks are started again from the last checkpoint after one of them died."""

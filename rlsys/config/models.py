@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import PositiveFloat, PositiveInt, field_validator
+from pydantic import PositiveFloat, PositiveInt, field_validator, model_validator
 
 from rlsys.config.base import Fraction, NonNegativeFloat, NonNegativeInt, Section, expand_path
 
@@ -46,6 +46,24 @@ class GenerationConfig(EnginesConfig):
     """The policy's engines."""
 
     temperature: PositiveFloat = 1.0
+    heartbeat_s: PositiveFloat = 60.0
+    """An engine that does not answer for so long is ended and started again. Keep it below
+    sync.deadline_s."""
+    restarts: NonNegativeInt = 3
+    """How often an engine that died is started again."""
+    restart_s: PositiveFloat = 600.0
+    """How long one start may take, and how long requests wait while too few engines serve."""
+    min_engines: PositiveInt = 1
+    """With fewer engines the run waits for a restart; it ends if none is left to wait for."""
+
+    @model_validator(mode="after")
+    def _enough_engines(self) -> GenerationConfig:
+        if self.min_engines > self.engines:
+            raise ValueError(
+                f"generation.min_engines {self.min_engines} is more than generation.engines "
+                f"{self.engines}; set it to at most that number"
+            )
+        return self
 
 
 class EndpointSection(Section):

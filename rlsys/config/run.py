@@ -81,6 +81,13 @@ class CheckpointConfig(Section):
     damaged has nothing to go back to."""
 
 
+class WatchdogConfig(Section):
+    """What ends a run that makes no progress."""
+
+    progress_s: PositiveFloat = 1800.0
+    """Longest time without a training step, a finished group or a finished request."""
+
+
 class RunConfig(Section):
     """Everything `rlsys train` needs."""
 
@@ -107,6 +114,7 @@ class RunConfig(Section):
     grading: GradingConfig = GradingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    watchdog: WatchdogConfig = WatchdogConfig()
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final
@@ -12,22 +13,30 @@ import ray
 from actors.generation import EngineSpec, GenerationActor, engine_environment
 from actors.pools import GenerationPool
 from actors.reflection import ReflectionActor, ReflectionPool
-from rlsys.config import EnginesConfig, ModelConfig, RevisionConfig
+from rlsys.config import EnginesConfig, GenerationConfig, ModelConfig, RevisionConfig
 from rlsys.launch.session import RayOptions
+from rlsys.launch.supervision import EngineSupervisor
 from rlsys.tokenization.model_folder import resolve_model_path
 
 CLOSE_SECONDS: Final = 20.0
 """How long actors may take to end by themselves before Ray kills them."""
 
 
+MAX_CALLS: Final = 100_000
+"""Calls that an engine's actor takes at once."""
+
+
 def engine_pool(
     model: ModelConfig,
-    generation: EnginesConfig,
+    generation: GenerationConfig,
     max_length: int,
     seed: int,
     options: Sequence[RayOptions],
 ) -> GenerationPool:
     """Start one actor per entry of `options`; no model is loaded yet.
+
+    Ray starts an actor again whenever it dies, on another node if it must. It serves again when
+    rlsys.launch.supervision has brought it up to date.
 
     Args:
         model: the model that every engine serves.
@@ -39,9 +48,15 @@ def engine_pool(
     actor = ray.remote(GenerationActor)
     return GenerationPool(
         [
-            actor.options(**place_options).remote(_spec(model, generation, max_length, seed, index))
+            # Without a limit here: the supervisor counts, and a process that loads no model is
+            # cheap. Calls that wait for an update must not keep heartbeats out.
+            actor.options(max_restarts=-1, max_concurrency=MAX_CALLS, **place_options).remote(
+                _spec(model, generation, max_length, seed, index)
+            )
             for index, place_options in enumerate(options)
-        ]
+        ],
+        min_engines=generation.min_engines,
+        patience_s=generation.restart_s + generation.heartbeat_s,
     )
 
 
@@ -81,9 +96,12 @@ def _spec(
 
 @asynccontextmanager
 async def frozen_engines(
-    model: ModelConfig, generation: EnginesConfig, max_length: int, seed: int
+    model: ModelConfig, generation: GenerationConfig, max_length: int, seed: int
 ) -> AsyncIterator[GenerationPool]:
-    """Load the engines of a model that is not trained, and close them when the block ends."""
+    """Load the engines of a model that is not trained, and close them when the block ends.
+
+    Engines that die meanwhile are started again.
+    """
     variables = engine_environment(
         on_gpu=generation.gpus_per_engine > 0, threads=int(generation.cpus_per_engine)
     )
@@ -93,10 +111,15 @@ async def frozen_engines(
         "runtime_env": {"env_vars": variables},
     }
     pool = engine_pool(model, generation, max_length, seed, [options] * generation.engines)
+    supervisor = EngineSupervisor(pool, generation, tell=logging.getLogger("rlsys").warning)
+    watching: asyncio.Task[None] | None = None
     try:
         await pool.start()
+        watching = asyncio.create_task(supervisor.watch(None))
         yield pool
     finally:
+        if watching is not None:
+            watching.cancel()
         await close_within_limit(pool.close())
 
 

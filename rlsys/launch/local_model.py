@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from actors.pools import GenerationPool
-from rlsys.config import LocalModelConfig
+from rlsys.config import GenerationConfig, LocalModelConfig
 from rlsys.launch.engines import frozen_engines
 from rlsys.launch.resources import Bundle, check_local_gpus, numbered_bundles
 from rlsys.launch.session import ray_session
@@ -35,7 +35,10 @@ class LocalModel:
             stack.enter_context(ray_session(self._bundles()))
             self._pool = await stack.enter_async_context(
                 frozen_engines(
-                    self._config.model, self._config.generation, self._max_length, seed=0
+                    self._config.model,
+                    GenerationConfig.model_validate(self._config.generation.model_dump()),
+                    self._max_length,
+                    seed=0,
                 )
             )
             self._stack = stack.pop_all()

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import ray
 
-from actors.environment import EnvironmentActor
+from actors.environment import EnvironmentActor, Services
 from actors.grading import GradingActor
 from actors.pools import GenerationPool, GradingPool
 from actors.reflection import ReflectionPool
@@ -27,6 +27,15 @@ from rlsys.launch.runner import RayRunner
 from rlsys.launch.session import RayOptions, reserve_placement
 from rlsys.tokenization.model_folder import resolve_model_path
 
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
+
+SERVICE_RESTARTS: Final = 10
+"""How often an environment or grading actor is started again."""
+SERVICE_RETRIES: Final = 3
+"""How often a group or a comparison whose actor died is started again."""
+
 
 class Processes(NamedTuple):
     """What a training run started."""
@@ -36,6 +45,15 @@ class Processes(NamedTuple):
     runner: RayRunner
     folder: str
     """Where weights pass from learner to engines."""
+    services: dict[str, ActorHandle]
+    """Environment and grading actors by name."""
+
+    @property
+    def actors(self) -> dict[str, ActorHandle]:
+        """Every actor of the run by name, the ranks of the learner as they are now."""
+        ranks = {f"learner rank {i}": actor for i, actor in enumerate(self.learner.actors)}
+        engines = {f"engine {i}": engine.actor for i, engine in enumerate(self.engines.engines)}
+        return ranks | engines | self.services
 
 
 def weights_folder(run_dir: Path) -> Path:
@@ -53,7 +71,7 @@ async def evaluation_processes(config: RunConfig, inputs: Inputs) -> AsyncIterat
     """Start what an evaluation needs: engines, environments and graders, but no learner."""
     engines = _engine_pool(config, inputs, (await reserve_placement(config)).engines)
     try:
-        runner = _runner(config, inputs, engines)
+        runner, _ = _runner(config, inputs, engines)
         await engines.start()
         yield runner
     finally:
@@ -61,8 +79,13 @@ async def evaluation_processes(config: RunConfig, inputs: Inputs) -> AsyncIterat
 
 
 @asynccontextmanager
-async def training_processes(config: RunConfig, inputs: Inputs) -> AsyncIterator[Processes]:
-    """Start all processes at the same time (imports take long); end them whatever happens."""
+async def training_processes(
+    config: RunConfig, inputs: Inputs, moved: Callable[[], None] = lambda: None
+) -> AsyncIterator[Processes]:
+    """Start all processes at the same time (imports take long); end them whatever happens.
+
+    `moved` is called whenever a group is finished.
+    """
     placement = await reserve_placement(config)
     engines = _engine_pool(config, inputs, placement.engines)
     reflection = _reflection_pool(config, inputs, placement.reflection)
@@ -70,12 +93,12 @@ async def training_processes(config: RunConfig, inputs: Inputs) -> AsyncIterator
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     learner: LearnerGroup | None = None
-    runner = _runner(config, inputs, engines, reflection)
+    runner, services = _runner(config, inputs, engines, reflection, moved)
     starting = asyncio.ensure_future(_start(config, engines, reflection))
     try:
         learner = await LearnerGroup.start(_learner_spec(config), placement.ranks)
         await starting
-        yield Processes(learner, engines, runner, str(folder))
+        yield Processes(learner, engines, runner, str(folder), services)
     finally:
         runner.close()
         if starting.done():  # an actor that still loads takes no call; Ray kills it
@@ -120,8 +143,16 @@ def _runner(
     inputs: Inputs,
     engines: GenerationPool,
     reflection: ReflectionPool | None = None,
-) -> RayRunner:
-    light = {"num_cpus": SERVICE_CPUS, "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}}}
+    moved: Callable[[], None] = lambda: None,
+) -> tuple[RayRunner, dict[str, ActorHandle]]:
+    # Ray starts a dead actor again and repeats its calls. A group that is rolled out a second time
+    # has the same index and seeds, and so the same episodes.
+    light = {
+        "num_cpus": SERVICE_CPUS,
+        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
+        "max_restarts": SERVICE_RESTARTS,
+        "max_task_retries": SERVICE_RETRIES,
+    }
     grader = ray.remote(GradingActor).options(**light)
     graders = [grader.remote(config.grading) for _ in range(config.grading.actors)]
     grading = GradingPool(
@@ -131,11 +162,14 @@ def _runner(
     model = None
     if reflection is not None and inputs.reflection_length is not None:
         model = ReflectionModel(reflection, inputs.reflection_length)
+    packed = Services(engines, grading, model).packed()
     environments = [
-        environment.remote(config, engines, grading, inputs.longest_sequence, model)
+        environment.remote(config, packed, inputs.longest_sequence)
         for _ in range(config.rollout.environment_actors)
     ]
-    return RayRunner(environments, engines)
+    services = {f"environment actor {i}": actor for i, actor in enumerate(environments)}
+    services |= {f"grading actor {i}": actor for i, actor in enumerate(graders)}
+    return RayRunner(environments, engines, moved), services
 
 
 def _learner_spec(config: RunConfig) -> LearnerSpec:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -14,17 +15,24 @@ from rlsys.training.protocols import FinishedGroup
 from rlsys.types import GroupReport, Task
 
 if TYPE_CHECKING:
+    from ray import ObjectRef
     from ray.actor import ActorHandle
 
 
 class RayRunner:
     """Sends each group to the environment actor that runs the fewest groups."""
 
-    def __init__(self, environments: Sequence[ActorHandle], engines: GenerationPool) -> None:
-        """`environments` are Ray handles of EnvironmentActors."""
+    def __init__(
+        self,
+        environments: Sequence[ActorHandle],
+        engines: GenerationPool,
+        moved: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`environments` are Ray handles of EnvironmentActors; groups call `moved` at their end."""
+        self.engines = engines
         self._environments = list(environments)
         self._running = [0] * len(self._environments)
-        self._engines = engines
+        self._moved = moved
 
     async def train_group(self, index: int, task: Task) -> FinishedGroup:
         """Roll out one training group; its samples stay in the object store."""
@@ -32,17 +40,30 @@ class RayRunner:
             # Two results are two objects, so the samples can be left unread.
             method = actor.train_group.options(num_returns=2)
             samples, report = method.remote(index, task)
-            return FinishedGroup(report=await report, samples=samples)
+            return FinishedGroup(report=await self._finished(report), samples=samples)
 
     async def evaluate_group(self, index: int, task: Task) -> GroupReport:
         """Roll out one evaluation group."""
         with self._environment() as actor:
-            report: GroupReport = await actor.evaluate_group.remote(index, task)
-            return report
+            return await self._finished(actor.evaluate_group.remote(index, task))
+
+    async def _finished(self, report: ObjectRef) -> GroupReport:
+        """Wait for a group; one that nobody waits for any more is not rolled out to its end."""
+        try:
+            result: GroupReport = await report
+        except asyncio.CancelledError:
+            ray.cancel(report)
+            raise
+        self._moved()
+        return result
+
+    async def rerouted(self) -> int:
+        """Return how many requests had to be sent again, because an engine died."""
+        return sum(await asyncio.gather(*(e.rerouted.remote() for e in self._environments)))
 
     async def cached_share(self) -> float:
         """Return the share of all prompt tokens so far that was found in a prefix cache."""
-        counts = await self._engines.counts()
+        counts = await self.engines.counts()
         return counts.cached_tokens / max(counts.prompt_tokens, 1)
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import ceil
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import ray
 
@@ -22,6 +22,13 @@ from rlsys.launch.resources import (
     engine_bundle,
     placed_bundles,
     reflection_bundle,
+)
+from rlsys.launch.worker import RUN_MARK, prepare_worker
+from rlsys.signals import (
+    STOP_SIGNALS,
+    call_on_signals,
+    children_in_own_session,
+    interrupt_on_signals,
 )
 
 T = TypeVar("T")
@@ -41,17 +48,32 @@ def ray_session(config: Wanted) -> Iterator[None]:
     Raises:
         ResourceError: one of the run's bundles fits on no node.
     """
-    quiet = {"log_to_driver": os.environ.get("RLSYS_ACTOR_LOGS", "0") == "1"}
-    if os.environ.get("RAY_ADDRESS", "local") == "local":
-        cpus = ceil(sum(bundle.cpus for bundle in bundles(config)))
-        ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
-    else:
-        ray.init(**quiet)
+    _connect(config)
+    interrupt_on_signals()  # ray.init has put a handler of its own for SIGTERM
     try:
         check_resources(config, [dict(n["Resources"]) for n in ray.nodes() if n["Alive"]])
         yield
     finally:
         ray.shutdown()
+
+
+def _connect(config: Wanted) -> None:
+    options: dict[str, Any] = {
+        "log_to_driver": os.environ.get("RLSYS_ACTOR_LOGS", "0") == "1",
+        "runtime_env": {
+            "env_vars": {RUN_MARK: str(os.getpid())},
+            "worker_process_setup_hook": prepare_worker,
+        },
+    }
+    try:
+        if os.environ.get("RAY_ADDRESS", "local") == "local":
+            cpus = ceil(sum(bundle.cpus for bundle in bundles(config)))
+            with children_in_own_session():
+                ray.init(address="local", num_cpus=cpus, include_dashboard=False, **options)
+        else:
+            ray.init(**options)
+    except SystemExit:  # what Ray's handler for SIGTERM raises
+        raise KeyboardInterrupt from None
 
 
 class Placement(NamedTuple):
@@ -122,14 +144,41 @@ def learner_environment(config: LearnerConfig) -> dict[str, str]:
 def run(main: Coroutine[object, object, T]) -> T:
     """Run `main` as asyncio.run does, but raise the cause inside an exception group by itself."""
     try:
-        return asyncio.run(main)
+        return asyncio.run(_with_signals(main))
     except BaseExceptionGroup as group:
-        raise _cause(group) from group
+        raise cause(group) from group
     except ray.exceptions.RayActorError as error:
         raise _death(error) from error
 
 
-def _cause(error: BaseException) -> BaseException:
+async def _with_signals(main: Coroutine[object, object, T]) -> T:
+    """Await `main`; the first stop signal cancels it, unless it handles them itself."""
+    task = asyncio.current_task()
+    assert task is not None
+    stopped = asyncio.Event()
+
+    def stop() -> None:
+        if not stopped.is_set():  # a second signal must not cancel what the first one cleans up
+            stopped.set()
+            task.cancel()
+
+    call_on_signals(stop)
+    try:
+        return await main
+    except asyncio.CancelledError:
+        if stopped.is_set():
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        # Before the event loop closes: it would put the system's default in the place of every
+        # handler that `main` added, and a second signal would kill the command while it cleans up.
+        loop = asyncio.get_running_loop()
+        for sign in STOP_SIGNALS:
+            loop.remove_signal_handler(sign)
+        interrupt_on_signals()
+
+
+def cause(error: BaseException) -> BaseException:
     """Return the first RlsysError in a group, or its first error if there is none."""
     while isinstance(error, BaseExceptionGroup):
         ours, _ = error.split(RlsysError)

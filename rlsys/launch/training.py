@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING
 
 from rlsys.config import RunConfig
 from rlsys.data.problems import TaskStream
 from rlsys.environments.base import Inputs
-from rlsys.errors import RlsysError
+from rlsys.errors import LearnerDied, RlsysError
 from rlsys.grading.compare import self_test
 from rlsys.launch.inputs import check_inputs
+from rlsys.launch.investigation import investigate
 from rlsys.launch.processes import Processes, evaluation_processes, training_processes
 from rlsys.launch.runner import stored_groups
-from rlsys.launch.session import ray_session, run
+from rlsys.launch.session import cause, ray_session, run
+from rlsys.launch.supervision import EngineSupervisor
 from rlsys.launch.weights import connect
+from rlsys.signals import call_on_signals
 from rlsys.training.checkpoints import Checkpoint, CheckpointStore
 from rlsys.training.evaluation import evaluate_policy, loss_warning
 from rlsys.training.loop import Parts, StopSignal, unless_stopped
 from rlsys.training.loop import train as run_loop
 from rlsys.training.protocols import Reporter
 from rlsys.training.run_folder import EXPORT, mark_finished, unmark_finished
+from rlsys.training.watchdog import Progress, watch
+from rlsys.training.weight_sync import WeightSync
 from rlsys.types import GroupReport
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
 
 
 def train(
@@ -70,61 +79,166 @@ async def _train(
     checkpoints: CheckpointStore,
     resumed: Checkpoint | None,
 ) -> bool:
-    stop = StopSignal()
-    for sign in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(sign, stop.set)
-    async with AsyncExitStack() as stack:
-        starting = stack.enter_async_context(training_processes(config, inputs))
-        processes = await unless_stopped(stop, starting)
-        if processes is None:
-            reporter.message("stopped while the processes started; the same command starts again")
-            return False
+    """Start everything and train, under the watchdog."""
+    stop, progress = StopSignal(), Progress()
+    call_on_signals(stop.set)
+    actors: dict[str, ActorHandle] = {}
+    async with asyncio.TaskGroup() as tasks:
+        watchdog = tasks.create_task(
+            watch(
+                progress,
+                config.watchdog.progress_s,
+                partial(investigate, actors, config.run_dir),
+            )
+        )
+        async with AsyncExitStack() as stack:
+            starting = stack.enter_async_context(training_processes(config, inputs, progress.moved))
+            with progress.waiting_for("the processes to start"):
+                processes = await unless_stopped(stop, starting)
+            if processes is None:
+                reporter.message(
+                    "stopped while the processes started; the same command starts again"
+                )
+                finished = False
+            else:
+                run = _Run(config, inputs, processes, reporter, stop, progress, actors, checkpoints)
+                finished = await run.to_the_end(resumed)
+        watchdog.cancel()
+    return finished
+
+
+class _Run:
+    """One training run in processes that were started."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        inputs: Inputs,
+        processes: Processes,
+        reporter: Reporter,
+        stop: StopSignal,
+        progress: Progress,
+        actors: dict[str, ActorHandle],
+        checkpoints: CheckpointStore,
+    ) -> None:
+        self._config = config
+        self._inputs = inputs
+        self._processes = processes
+        self._reporter = reporter
+        self._stop = stop
+        self._progress = progress
+        self._actors = actors
+        self._checkpoints = checkpoints
+        self._supervisor = EngineSupervisor(
+            processes.engines, config.generation, tell=reporter.message, moved=progress.moved
+        )
+
+    async def to_the_end(self, resumed: Checkpoint | None) -> bool:
+        """Train from `resumed` on; restart the learner from the last checkpoint when a rank dies.
+
+        Engines and environments stay as they are. Returns False if a signal ended the run early.
+        """
+        died: LearnerDied | None = None
+        for left in range(self._config.learner.restarts, -1, -1):
+            try:
+                if died is not None:
+                    resumed = await asyncio.to_thread(self._checkpoints.latest)
+                    await self._restart_learner(died, left, resumed)
+                self._actors.update(self._processes.actors)
+                return await self._train_from(resumed)
+            except (LearnerDied, ExceptionGroup) as error:
+                first = cause(error)
+                if not isinstance(first, LearnerDied):
+                    raise
+                died = first
+                if self._stop.is_set():
+                    break
+        raise died or AssertionError("range is never empty")
+
+    async def _restart_learner(
+        self, died: LearnerDied, left: int, resumed: Checkpoint | None
+    ) -> None:
+        step = 0 if resumed is None else resumed.step
+        self._reporter.message(
+            f"the learner is started again and goes on after step {step} ({left + 1} restarts "
+            f"left): {str(died).split(';')[0]}"
+        )
+        self._reporter.rewind(step)
+        with self._progress.waiting_for("the learner to start again"):
+            await self._processes.learner.restart()
+
+    async def _train_from(self, resumed: Checkpoint | None) -> bool:
+        config, inputs, reporter, stop = self._config, self._inputs, self._reporter, self._stop
         start, finished = 0, {}
         if resumed is not None:
             start = resumed.step
-            await processes.learner.load(resumed.learner)
+            with self._progress.waiting_for("the learner to load its checkpoint"):
+                await self._processes.learner.load(resumed.learner)
             finished = stored_groups(resumed.groups())
             reporter.message(f"resuming after step {start} of {config.steps}")
-        parts = await _parts(config, inputs, processes, checkpoints, reporter, stop)
-        await parts.weights.publish(start)  # a broken sync fails here, not after the first step
-        if start == 0:
-            first = evaluate_policy(parts.runner, inputs.evaluation, reporter, 0)
-            await unless_stopped(stop, first)
-        problems = TaskStream(inputs.train, seed=config.seed, shuffle=config.data.shuffle)
-        unmark_finished(config.run_dir)
-        step = await run_loop(
-            config, parts, problems, inputs.evaluation, start=start, finished=finished
-        )
-        last = evaluate_policy(parts.runner, inputs.evaluation, reporter, step)
-        await unless_stopped(stop, last)
+        parts, weights = await self._parts()
+        with self._progress.waiting_for("the first weight sync"):
+            await weights.publish(start)  # a broken sync fails here, not after the first step
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(self._supervisor.watch(weights))
+            if start == 0:
+                await self._evaluate(parts, 0)
+            problems = TaskStream(inputs.train, seed=config.seed, shuffle=config.data.shuffle)
+            unmark_finished(config.run_dir)
+            step = await run_loop(
+                config, parts, problems, inputs.evaluation, start=start, finished=finished
+            )
+            await self._evaluate(parts, step)
+            watching.cancel()
         if stop.is_set():
             reporter.message(f"stopped after step {step}; the same command goes on from there")
             return False
-        await parts.learner.export(config.run_dir / EXPORT)
+        with self._progress.waiting_for("the export"):
+            await parts.learner.export(config.run_dir / EXPORT)
         await asyncio.to_thread(mark_finished, config.run_dir, step)
-    return True
+        return True
 
+    async def _evaluate(self, parts: Parts, step: int) -> None:
+        evaluation = evaluate_policy(parts.runner, self._inputs.evaluation, self._reporter, step)
+        with self._progress.waiting_for(f"the evaluation after step {step}"):
+            await unless_stopped(self._stop, evaluation)
 
-async def _parts(
-    config: RunConfig,
-    inputs: Inputs,
-    processes: Processes,
-    checkpoints: CheckpointStore,
-    reporter: Reporter,
-    stop: StopSignal,
-) -> Parts:
-    return Parts(
-        runner=processes.runner,
-        learner=processes.learner,
-        weights=await connect(
-            config, processes.learner, processes.engines, processes.folder, inputs.canary
-        ),
-        checkpoints=checkpoints,
-        reporter=reporter,
-        stop=stop,
-    )
+    async def _parts(self) -> tuple[Parts, WeightSync]:
+        processes = self._processes
+        weights = await connect(
+            self._config,
+            processes.learner,
+            processes.engines,
+            processes.folder,
+            self._inputs.canary,
+        )
+        parts = Parts(
+            runner=processes.runner,
+            learner=processes.learner,
+            weights=weights,
+            checkpoints=self._checkpoints,
+            reporter=self._reporter,
+            stop=self._stop,
+            progress=self._progress,
+            faults=self._faults,
+        )
+        return parts, weights
+
+    async def _faults(self) -> dict[str, float]:
+        """Metrics of a run in which an engine died; none in any other."""
+        if not self._supervisor.restarts:
+            return {}
+        return {
+            "engines/alive": float(self._supervisor.alive),
+            "engines/restarts": float(self._supervisor.restarts),
+            "requests/rerouted": float(await self._processes.runner.rerouted()),
+        }
 
 
 async def _evaluate(config: RunConfig, inputs: Inputs, reporter: Reporter) -> list[GroupReport]:
-    async with evaluation_processes(config, inputs) as runner:
-        return await evaluate_policy(runner, inputs.evaluation, reporter, 0)
+    async with evaluation_processes(config, inputs) as runner, asyncio.TaskGroup() as tasks:
+        supervisor = EngineSupervisor(runner.engines, config.generation, tell=reporter.message)
+        watching = tasks.create_task(supervisor.watch(None))
+        reports = await evaluate_policy(runner, inputs.evaluation, reporter, 0)
+        watching.cancel()
+    return reports

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from actors.pools import GenerationPool
 from learner.group import LearnerGroup
@@ -31,33 +32,29 @@ async def connect(
     folder: str,
     canary: tuple[Tokens, ...],
 ) -> WeightSync:
-    """Prepare both ends; for NCCL, bring learner and workers into one group.
+    """Prepare both ends; for NCCL, learner and workers form a group at the first sync.
 
     Args:
         folder: where files of weights go, if the transport needs some.
         canary: sequences on which every sync is checked.
     """
     transport = transport_of(config)
-    host, port = await learner.address()
-    workers = config.generation.tensor_parallel
-    buckets = await learner.open_sync(
-        SyncSpec(
-            transport=transport,
-            bucket_bytes=config.sync.bucket_mib << 20,
-            folder=folder,
-            port=port,
-            world_size=1 + workers * config.generation.engines,
-        )
-    )
-    if transport == "nccl":
-        async with asyncio.timeout(config.sync.deadline_s):
-            # At the same time: each end waits until all members of the group are there.
-            await asyncio.gather(learner.join_sync(host), engines.join_nccl(host, port, workers))
+    spec = SyncSpec(transport=transport, bucket_bytes=config.sync.bucket_mib << 20, folder=folder)
+
+    async def regroup() -> None:
+        host, port = await learner.address()
+        workers = config.generation.tensor_parallel
+        size = 1 + workers * len(engines.sink.members)
+        await learner.open_sync(replace(spec, port=port, world_size=size))
+        # At the same time: each end waits until all members of the group are there.
+        await asyncio.gather(learner.join_sync(host), engines.sink.join_nccl(host, port, workers))
+
     return WeightSync(
         source=learner,
-        sink=engines,
-        buckets=buckets,
+        sink=engines.sink,
+        buckets=await learner.open_sync(spec),
         collective=transport == "nccl",
+        regroup=regroup,
         deadline_s=config.sync.deadline_s,
         canary=canary,
         tolerance=config.canary_tolerance,

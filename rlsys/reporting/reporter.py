@@ -72,6 +72,11 @@ class RunReporter:
         self._resumed_step = resumed_step
         self._console.print(batch_table)
 
+    def rewind(self, step: int) -> None:
+        """Drop what is recorded of the steps after `step`: they are trained again."""
+        self.close()
+        self._resumed_step = step
+
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record and show the metrics of step `step` (from 1)."""
         self._open().write(step, metrics)

@@ -11,7 +11,7 @@ finished training steps, so group i is trained at version i // problems per step
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -29,6 +29,7 @@ from rlsys.training.protocols import (
     Reporter,
     Weights,
 )
+from rlsys.training.watchdog import Progress
 from rlsys.types import Task
 
 T = TypeVar("T")
@@ -84,6 +85,9 @@ class Parts:
     checkpoints: CheckpointStore
     reporter: Reporter
     stop: StopSignal
+    progress: Progress = field(default_factory=Progress)
+    faults: Callable[[], Awaitable[Mapping[str, float]]] | None = None
+    """Returns metrics about engines that died; empty if none did."""
 
 
 async def train(
@@ -112,15 +116,19 @@ async def train(
         producer = tasks.create_task(_produce(buffer, parts.runner, problems, finished))
         while step < config.steps:
             watch = Stopwatch()
-            groups = await unless_stopped(parts.stop, buffer.take(per_step))
+            with parts.progress.waiting_for(f"the groups of training step {step + 1}"):
+                groups = await unless_stopped(parts.stop, buffer.take(per_step))
             if groups is None:
                 break
             watch.lap("generation")
             _check_staleness(groups, step, config.rollout.max_staleness)
-            trained = await parts.learner.step(groups)
-            watch.lap("training")
-            gap = await parts.weights.publish(step + 1)
-            watch.lap("sync")
+            async with parts.weights.changing():
+                with parts.progress.waiting_for(f"the learner in training step {step + 1}"):
+                    trained = await parts.learner.step(groups)
+                watch.lap("training")
+                with parts.progress.waiting_for(f"the weight sync after step {step + 1}"):
+                    gap = await parts.weights.publish(step + 1)
+                watch.lap("sync")
             # Release only after the new weights are live. A group that is admitted earlier would
             # be sampled by older weights than the staleness bound allows.
             await buffer.release(per_step)
@@ -128,11 +136,13 @@ async def train(
             await _report(config, parts, step, groups, trained, watch, gap, len(buffer.finished()))
             if _due(step, config.evaluation.every, config.steps):
                 evaluation = evaluate_policy(parts.runner, held_out, parts.reporter, step)
-                await unless_stopped(parts.stop, evaluation)
+                with parts.progress.waiting_for(f"the evaluation after step {step}"):
+                    await unless_stopped(parts.stop, evaluation)
             due |= _due(step, config.checkpoint.every, config.steps)
             sound = not trained.get(SKIPPED_IN_ROW)
             if due and sound:
-                await parts.checkpoints.save(step, parts.learner, buffer.finished())
+                with parts.progress.waiting_for(f"the checkpoint after step {step}"):
+                    await parts.checkpoints.save(step, parts.learner, buffer.finished())
                 saved, due = step, False
         # Cancel the producer, do not wait for it: it rolls out groups without end, and the groups
         # in progress belong to steps that this process does not train. The checkpoint stores the
@@ -202,6 +212,8 @@ async def _report(
     # Divided by the time of the whole step, because generation continues while the learner trains.
     metrics["tokens_per_s/generation"] = sampled / watch.total
     metrics["prefix_cache/share"] = await parts.runner.cached_share()
+    if parts.faults is not None:
+        metrics |= await parts.faults()
     parts.reporter.step(step, metrics)
     parts.reporter.episodes(step, [reports[0].example])
 

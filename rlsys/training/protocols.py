@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -59,10 +60,18 @@ class Learner(Protocol):
 class Weights(Protocol):
     """Publishes the learner's weights to the engines."""
 
+    def changing(self) -> AbstractAsyncContextManager[None]:
+        """Return the block in which the learner trains and publishes.
+
+        Outside it, engines that were started again receive the current weights.
+        """
+        ...
+
     async def publish(self, version: int) -> float:
         """Make the current weights live in every engine as `version`.
 
-        Returns the mean gap in nats between learner and engines, see training.weight_sync.
+        Returns the mean gap in nats between learner and engines, see training.weight_sync. It is
+        NaN if no engine was alive.
         """
         ...
 
@@ -82,6 +91,10 @@ class Reporter(Protocol):
         self, step: int, numbers: dict[str, float], episodes: list[dict[str, object]]
     ) -> None:
         """Record an evaluation after `step` steps: its means, and one episode of every problem."""
+        ...
+
+    def rewind(self, step: int) -> None:
+        """Drop what is recorded of the steps after `step`: they are trained again."""
         ...
 
     def message(self, text: str) -> None:

@@ -32,6 +32,7 @@ FREE_KEYS = (
     "grading",
     "evaluation",
     "checkpoint",
+    "watchdog",
 )
 """Sections that say how long, how fast and where a run goes, not what it learns."""
 MEANING_WITHIN = ("generation.temperature", "learner.lora")

@@ -9,11 +9,13 @@ sync has a deadline, and an engine with wrong weights never serves again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from rlsys.errors import SyncError
+from rlsys.errors import LearnerDied, SyncError
 from rlsys.types import Floats, Tokens
 from rlsys.weights import Bucket, SentPart
 
@@ -31,7 +33,20 @@ class WeightSource(Protocol):
 
 
 class WeightSink(Protocol):
-    """The engines' side."""
+    """The engines' side. An engine that dies leaves, and each call goes on with the others."""
+
+    @property
+    def members(self) -> frozenset[int]:
+        """The engines that take part."""
+        ...
+
+    def alone(self, engine: int) -> WeightSink:
+        """Return a sink for one engine, which may have left."""
+        ...
+
+    def join(self, engine: int) -> None:
+        """Let an engine take part again."""
+        ...
 
     async def begin_update(self) -> None:
         """Stop serving and open the reload."""
@@ -48,7 +63,7 @@ class WeightSink(Protocol):
     async def verify(
         self, sequences: Sequence[Tokens], logprobs: Sequence[Floats], tolerance: float
     ) -> float:
-        """Compare log-probs and serve again; return the mean gap in nats.
+        """Compare log-probs and serve again; return the mean gap in nats, NaN without engines.
 
         Args:
             sequences: token ids.
@@ -62,7 +77,7 @@ class WeightSink(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class WeightSync:
     """Publishes the learner's weights to the engines."""
 
@@ -76,49 +91,105 @@ class WeightSync:
     canary: tuple[Tokens, ...]
     tolerance: float
     """Largest mean gap on the canary in nats."""
+    regroup: Callable[[], Awaitable[None]] | None = None
+    """For a collective: brings the learner and the members of the sink into a new group."""
+    _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while the weights of the learner change or travel."""
+    _version: int = 0
+    _grouped: frozenset[int] = frozenset()
+    """The engines that are in the collective's group."""
+
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        """Keep `catch_up` away while the learner trains and `publish` runs."""
+        async with self._busy:
+            yield
 
     async def publish(self, version: int) -> float:
         """Make the learner's weights live as `version`; return the canary's mean gap in nats.
 
+        Engines that die meanwhile are left out; the gap is NaN if none is left.
+
         Raises SyncError after the deadline or if the canary fails; the run must not go on then.
         """
+        self._version = version
+        return await self._bring(version, self.sink)
+
+    async def catch_up(self, engine: int) -> int:
+        """Bring the current weights to an engine that was started again; return their version.
+
+        It serves afterwards and takes part in the next updates.
+
+        Raises SyncError as `publish` does, and also if the engine died again.
+        """
+        async with self._busy:
+            sink = self.sink.alone(engine)
+            if self.collective:
+                # A group cannot be entered later, so all engines form a new one, and all of them
+                # receive the weights that most of them have.
+                self.sink.join(engine)
+                self._grouped = frozenset()
+                sink = self.sink
+            await self._bring(self._version, sink)
+            if engine not in sink.members:
+                raise SyncError(f"engine {engine} died again while it received its weights")
+            self.sink.join(engine)
+            return self._version
+
+    async def _bring(self, version: int, sink: WeightSink) -> float:
+        """Run one whole update."""
+        before = sink.members
+        if not before:
+            return math.nan
         try:
             # One deadline around everything: a dead process at either end leaves the other one
             # waiting inside a collective, which has no time-out of its own.
             async with asyncio.timeout(self.deadline_s):
-                await self._transfer(version)
+                await self._transfer(version, sink)
                 # Not during the transfer: the ranks that send also compute this, and they do one
                 # thing at a time.
                 expected = await self.source.sequence_logprobs(self.canary)
-                return await self.sink.verify(self.canary, expected, self.tolerance)
+                return await sink.verify(self.canary, expected, self.tolerance)
         except TimeoutError as error:
+            if self.collective and sink.members != before:
+                raise LearnerDied(
+                    "the learner waits in a broadcast for an engine that died, and can only be "
+                    "started again"
+                ) from error
             raise SyncError(
                 f"weights of version {version} did not reach every engine within "
                 f"sync.deadline_s {self.deadline_s:g}; look at the engines' log for the cause"
             ) from error
 
-    async def _transfer(self, version: int) -> None:
+    async def _transfer(self, version: int, sink: WeightSink) -> None:
         if self.collective:
-            await self._broadcast()
+            await self._broadcast(sink)
         else:
-            await self._hand_over()
-        await self.sink.finish_update(version)
+            await self._hand_over(sink)
+        await sink.finish_update(version)
 
-    async def _broadcast(self) -> None:
+    async def _broadcast(self, sink: WeightSink) -> None:
         # Nothing can be sent ahead: a broadcast needs its receivers, and those an open reload.
-        await self.sink.begin_update()
+        await sink.begin_update()
+        # Only now: whoever is missing has left by the call before, and a group with a dead member
+        # would wait for it for ever.
+        if not sink.members:
+            return
+        if self.regroup is not None and self._grouped != sink.members:
+            self._grouped = sink.members
+            await self.regroup()
         for index, bucket in enumerate(self.buckets):
             # gather raises the first error at once; the other end may never return.
-            await asyncio.gather(self.source.send(index), self.sink.receive(bucket, ()))
+            await asyncio.gather(self.source.send(index), sink.receive(bucket, ()))
 
-    async def _hand_over(self) -> None:
+    async def _hand_over(self, sink: WeightSink) -> None:
         # The engines go on serving while the first bucket is exported. From then on a bucket is
         # exported while the one before it is loaded.
         sent = await self.source.send(0)
-        await self.sink.begin_update()
+        await sink.begin_update()
         for index, bucket in enumerate(self.buckets):
             ahead = asyncio.ensure_future(self._send_if_any(index + 1))
-            await self.sink.receive(bucket, sent)
+            await sink.receive(bucket, sent)
             sent = await ahead
 
     async def _send_if_any(self, index: int) -> Sequence[SentPart]:

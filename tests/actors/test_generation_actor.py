@@ -116,7 +116,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     with mock.patch.dict(os.environ, variables), asyncio.Runner() as runner:
         actor = GenerationActor(spec)
         try:
-            runner.run(actor.start())
+            runner.run(actor.start(serve=True))
             yield Serving(actor, runner, _load_model(), tmp_path_factory.mktemp("buckets"))
         finally:
             runner.run(actor.close())

@@ -131,7 +131,7 @@ class LoadsOften(ReflectionActor):
 
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> LoadsOften:
-    async def load(actor: LoadsOften) -> str:
+    async def load(actor: LoadsOften, serve: bool) -> str:
         await asyncio.sleep(0)
         actor.loaded += 1
         if actor.full:

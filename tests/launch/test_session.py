@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from typing import Any, NoReturn
 
 import pytest
@@ -80,6 +81,29 @@ def test_our_own_error_is_found_among_others() -> None:
     ours = EngineError("engine 1 died")
     assert raised_by(OSError("a consequence"), ours) is ours
     assert str(raised_by(OSError("alone"))) == "alone"
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_signal_lets_the_run_clean_up(sign: signal.Signals) -> None:
+    log: list[str] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_later(0.01, signal.raise_signal, sign)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            signal.raise_signal(sign)  # a scheduler that asks twice
+            await asyncio.sleep(0.01)
+            log.append("cleaned up")
+
+    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(main())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert log == ["cleaned up"]
 
 
 def test_a_dead_actor_is_one_sentence() -> None:

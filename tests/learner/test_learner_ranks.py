@@ -90,13 +90,8 @@ class Group:
 
 async def start(spec: LearnerSpec) -> tuple[LearnerGroup, list[Any]]:
     """A learner, and the Ray handles of its ranks for what only a test asks of them."""
-    import ray
-
-    actor = ray.remote(LearnerWorker).options(**OPTIONS)
-    ranks = [actor.remote(dataclasses.replace(spec, rank=r)) for r in range(spec.config.ranks)]
-    group = LearnerGroup(ranks, spec)
-    await group.setup()
-    return group, ranks
+    group = await LearnerGroup.start(spec, [OPTIONS] * spec.config.ranks)
+    return group, group.actors
 
 
 def sizes(groups: Groups) -> list[list[tuple[int, int]]]:

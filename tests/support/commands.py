@@ -36,6 +36,7 @@ class Command:
                 env=os.environ | {MARK: self._mark},
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     @property
@@ -60,6 +61,19 @@ class Command:
         """Send a signal to the driver alone."""
         self._process.send_signal(number)
 
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the whole process group, as Ctrl-C and `timeout` do."""
+        os.killpg(self._process.pid, number)
+
+    def wait_for(self, text: str) -> None:
+        """Return once it has printed `text`."""
+
+        def done() -> bool:
+            assert self._process.poll() is None or text in self.output, self.output
+            return text in self.output
+
+        assert wait_until(done, START_SECONDS), self.output
+
     def wait(self, seconds: float = START_SECONDS) -> int:
         """Return the exit code of the driver; one that hangs longer fails the test."""
         try:
@@ -76,7 +90,7 @@ class Command:
         found = []
         for process in self.processes():
             with suppress(psutil.Error):
-                if title in process.cmdline()[0]:
+                if title in "".join(process.cmdline()[:1]):
                     found.append(process)
         return found
 
@@ -98,9 +112,9 @@ class Command:
             return False
 
 
-def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float, pause: float = 0.1) -> bool:
     """Poll `condition`; True as soon as it holds, False if it does not within `seconds`."""
     end = time.monotonic() + seconds
     while not (holds := condition()) and time.monotonic() < end:
-        time.sleep(0.1)
+        time.sleep(pause)
     return holds

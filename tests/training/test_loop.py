@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,10 @@ class World:
     async def cached_share(self) -> float:
         return 0.5
 
+    @asynccontextmanager
+    async def changing(self) -> AsyncIterator[None]:
+        yield
+
     async def publish(self, version: int) -> float:
         for _ in range(20):  # whatever is admitted before the weights are live begins meanwhile
             await asyncio.sleep(0)
@@ -114,6 +119,9 @@ class Reporter:
 
     def evaluation(self, step: int, numbers: dict[str, float], episodes: Any) -> None:
         self._world.log.append(f"curve {step} {numbers['score/16']} {numbers['score/64']}")
+
+    def rewind(self, step: int) -> None:
+        raise AssertionError("the loop does not go back")
 
     def message(self, text: str) -> None:
         self._world.told.append(text)

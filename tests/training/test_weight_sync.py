@@ -1,5 +1,7 @@
 """Order of calls, deadline and canary of a weight sync, with hand-written ends."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Sequence
 
@@ -20,6 +22,16 @@ class Ends:
     def __init__(self, slow_receive: float = 0.0, gap: float = 0.0) -> None:
         self.log: list[str] = []
         self._slow, self._gap = slow_receive, gap
+
+    @property
+    def members(self) -> frozenset[int]:
+        return frozenset({0})
+
+    def alone(self, engine: int) -> Ends:
+        return self
+
+    def join(self, engine: int) -> None:
+        raise AssertionError("nobody has left")
 
     async def send(self, bucket: int) -> Sequence[SentPart]:
         self.log.append(f"send {bucket}")

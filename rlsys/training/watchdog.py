@@ -1,0 +1,70 @@
+"""The watchdog: a run that makes no progress ends with a sentence instead of waiting for ever.
+
+A process that hangs raises no error, and whoever waits for it waits silently. So everything that
+shows progress is reported to `Progress`: training steps, finished groups, sampled tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rlsys.errors import StalledError
+
+
+@dataclass(slots=True)
+class Progress:
+    """When the run moved last, and what it waits for."""
+
+    _moved_at: float = field(default_factory=time.monotonic)
+    _waits: list[str] = field(default_factory=list)
+
+    def moved(self) -> None:
+        """Note that something was finished."""
+        self._moved_at = time.monotonic()
+
+    @contextmanager
+    def waiting_for(self, what: str) -> Iterator[None]:
+        """Note what the block waits for, for instance "the learner, in training step 3"."""
+        self._waits.append(what)
+        try:
+            yield
+        finally:
+            self._waits.remove(what)
+            self.moved()
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the run moved last."""
+        return time.monotonic() - self._moved_at
+
+    @property
+    def waits(self) -> str:
+        """What the run waits for, the innermost wait last."""
+        return ", ".join(self._waits) or "nothing that has a name"
+
+
+async def watch(
+    progress: Progress, limit_s: float, investigate: Callable[[str], Awaitable[Sequence[str]]]
+) -> None:
+    """Return never; raise StalledError once nothing has moved for `limit_s` seconds.
+
+    Args:
+        progress: what the run reports to.
+        limit_s: watchdog.progress_s.
+        investigate: finds out which processes do not answer and writes their stacks to files; gets
+            the sentence about what the run waits for, returns a sentence about every process.
+    """
+    while (left := limit_s - progress.idle_s) > 0:
+        await asyncio.sleep(left)
+    waits = f"nothing has moved for watchdog.progress_s {limit_s:g} s; the run waits for "
+    waits += progress.waits
+    found = await investigate(waits)
+    raise StalledError(
+        f"{waits}; {'; '.join(found) or 'every process answers'}; the stacks of all processes on "
+        "this machine are in the folder stacks of the run; give the same command again to go on "
+        "from the last checkpoint"
+    )

@@ -1,0 +1,219 @@
+"""Faults of whole runs: processes that die, hang or are told to stop, on the tiny reasoner.
+
+A run without faults is the measure: seeds are per request, so a synchronous run whose engine was
+killed must end with the same weights, bit for bit.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import yaml
+from commands import START_SECONDS, Command, wait_until
+
+from rlsys.launch.processes import weights_folder
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+Start = Callable[..., Command]
+
+CONFIG: dict[str, Any] = {
+    "steps": 30,
+    "data": {
+        "train": {"source": "arithmetic", "size": 64},
+        "evaluation": {"source": "arithmetic", "size": 4, "held_out": True},
+    },
+    "environment": {
+        "budgets": [8, 64],
+        "answers": 2,
+        "answer_tokens": 6,
+        "closing": "",
+        "answer_header": "\n\n**Final Answer**\n\\boxed{",
+    },
+    "batch": {"problems": 4, "group_size": 4},
+    "learner": {"row_tokens": 256, "optimizer": {"learning_rate": 1e-4}},
+    "generation": {"kv_cache_mib": 32},
+    "checkpoint": {"every": 5},
+}
+
+
+@pytest.fixture(scope="module")
+def config_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("faults") / "run.yaml"
+    path.write_text(yaml.safe_dump(CONFIG))
+    return path
+
+
+@pytest.fixture
+def start(tmp_path: Path, config_file: Path) -> Iterator[Start]:
+    """Starts `rlsys train`; nothing of it outlives the test."""
+    commands: list[Command] = []
+
+    def start_one(*overrides: str) -> Command:
+        commands.append(Command(tmp_path / "run", "train", config_file, *overrides))
+        return commands[-1]
+
+    yield start_one
+    for command in commands:
+        command.kill_all()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(config_file: Path) -> dict[str, Any]:
+    """The weights that a run without faults ends with."""
+    command = Command(config_file.parent / "undisturbed", "train", config_file)
+    try:
+        assert command.wait() == 0, command.output
+    finally:
+        command.kill_all()
+    return weights(command)
+
+
+def weights(command: Command) -> dict[str, Any]:
+    from safetensors.numpy import load_file
+
+    return dict(load_file(command.run_dir / "export" / "model.safetensors"))
+
+
+def ends_as(command: Command, expected: dict[str, Any]) -> None:
+    """The command ends with all steps and these weights, and leaves no process behind."""
+    assert command.wait() == 0, command.output
+    assert command.all_gone(15), command.processes()
+    assert not weights_folder(command.run_dir).exists()
+    assert [row["step"] for row in command.steps()] == list(range(1, CONFIG["steps"] + 1))
+    found = weights(command)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, name)
+
+
+def vllm_process(command: Command) -> psutil.Process:
+    """The process of vLLM's own that the only engine's actor started."""
+    started = actor(command, "GenerationActor").children()
+    (process,) = [p for p in started if "resource_tracker" not in "".join(p.cmdline())]
+    return process
+
+
+def actor(command: Command, title: str, index: int = 0) -> psutil.Process:
+    return sorted(command.find(title), key=lambda process: process.pid)[index]
+
+
+def test_the_only_engine_is_killed(start: Start, undisturbed: dict[str, Any]) -> None:
+    command = start()
+    command.wait_for_step(2)
+    actor(command, "GenerationActor").kill()
+    command.wait_for_step(12)
+    vllm_process(command).kill()
+    ends_as(command, undisturbed)
+    assert "engine 0 died; it is started again" in command.output
+    assert "engine 0 lost the processes of vLLM" in command.output
+    assert command.output.count("engine 0 serves again with the weights of version") == 2
+    assert {row.get("engines/restarts", 0) for row in command.steps()} == {0, 1, 2}
+    assert command.steps()[-1]["engines/alive"] == 1
+
+
+def test_environment_and_grading_actors_are_killed(
+    start: Start, undisturbed: dict[str, Any]
+) -> None:
+    command = start()
+    command.wait_for_step(3)
+    actor(command, "EnvironmentActor").kill()
+    command.wait_for_step(8)
+    actor(command, "GradingActor").kill()
+    ends_as(command, undisturbed)
+
+
+def test_a_learner_rank_is_killed(start: Start, undisturbed: dict[str, Any]) -> None:
+    command = start()
+    command.wait_for_step(7)
+    actor(command, "LearnerWorker").kill()
+    ends_as(command, undisturbed)
+    assert "the learner is started again and goes on after step" in command.output
+
+
+def test_one_of_two_engines_is_killed_during_a_sync(start: Start) -> None:
+    command = start("generation.engines=2", "sync.bucket_mib=1", "rollout.max_staleness=1")
+    command.wait_for_step(3)
+    bucket = weights_folder(command.run_dir) / "bucket-0.safetensors"
+    before = bucket.stat().st_mtime_ns
+    assert wait_until(lambda: bucket.stat().st_mtime_ns != before, 60, pause=0.002)
+    actor(command, "GenerationActor").kill()
+    assert command.wait() == 0, command.output
+    assert command.all_gone(15), command.processes()
+    assert [row["step"] for row in command.steps()] == list(range(1, CONFIG["steps"] + 1))
+    assert "serves again with the weights of version" in command.output
+    assert command.steps()[-1]["engines/alive"] == 2
+    assert {row["engines/alive"] for row in command.steps() if "engines/alive" in row} == {1, 2}
+    assert all(row["gap/canary"] < 1e-3 for row in command.steps())
+
+
+def test_engines_that_hang(start: Start, undisturbed: dict[str, Any]) -> None:
+    """The actor first, then vLLM's own process below it."""
+    command = start("generation.heartbeat_s=6")
+    command.wait_for_step(2)
+    os.kill(actor(command, "GenerationActor").pid, signal.SIGSTOP)
+    command.wait_for("did not answer for generation.heartbeat_s 6 s; it is started again")
+    command.wait_for("engine 0 serves again")
+    step = max(row["step"] for row in command.steps())
+    command.wait_for_step(step + 2)
+    os.kill(vllm_process(command).pid, signal.SIGSTOP)
+    ends_as(command, undisturbed)
+    assert "(vLLM hangs)" in command.output
+
+
+def test_a_learner_that_hangs_is_named(start: Start) -> None:
+    command = start("watchdog.progress_s=60", "steps=100000")
+    command.wait_for_step(2)
+    rank = actor(command, "LearnerWorker")
+    os.kill(rank.pid, signal.SIGSTOP)
+    assert command.wait(150) == 1, command.output
+    assert command.all_gone(15), command.processes()
+    (line,) = [line for line in command.output.splitlines() if line.startswith("rlsys: ")]
+    for words in (
+        "nothing has moved for watchdog.progress_s 60 s; the run waits for the learner in training",
+        "learner rank 0 does not answer",
+        f"process {rank.pid}",
+        "is stopped by a signal",
+    ):
+        assert words in line
+    stacks = command.run_dir / "stacks"
+    assert "learner rank 0 does not answer" in (stacks / "waiting.txt").read_text()
+    environment = next(stacks.glob("*EnvironmentActor*"))
+    assert "Thread 0x" in environment.read_text() or "Thread " in environment.read_text()
+
+
+SIGNALS: dict[str, tuple[signal.Signals, Callable[[Command], object]]] = {
+    "while Ray starts": (signal.SIGTERM, lambda command: command.wait_for("held-out problems")),
+    "while processes start": (
+        signal.SIGHUP,
+        lambda command: wait_until(lambda: command.find("GenerationActor") != [], START_SECONDS),
+    ),
+    "during an evaluation": (signal.SIGTERM, lambda command: command.wait_for_step(1)),
+    "in a step": (signal.SIGINT, lambda command: command.wait_for_step(4)),
+}
+
+
+def test_signals_to_the_whole_process_group(start: Start) -> None:
+    for moment, (number, wait_for) in SIGNALS.items():
+        changes = ["checkpoint.every=1000", "steps=100000"]
+        if "evaluation" in moment:
+            changes += ["evaluation.every=1", "evaluation.samples=100"]
+        command = start(*changes)
+        wait_for(command)
+        time.sleep(0.2)
+        command.signal_group(number)
+        command.signal_group(number)  # as a scheduler that asks twice
+        assert command.wait(120) == 130, (moment, command.output)
+        assert command.all_gone(15), (moment, command.processes())
+        assert not weights_folder(command.run_dir).exists(), moment
+        assert "Traceback" not in command.output, moment
+        last = max((row["step"] for row in command.steps()), default=0)
+        saved = [path.name for path in (command.run_dir / "checkpoints").glob("step-*")]
+        assert saved == ([f"step-{last}"] if last else []), moment
