@@ -147,7 +147,9 @@ def test_a_teacher_that_answers_nothing_in_earnest_is_an_error(
 @pytest.mark.timeout(600)
 def test_a_whole_round_with_real_engines(config: Callable[..., Path], tmp_path: Path) -> None:
     source = {"source": "arithmetic", "size": 6}
-    data = {"train": source, "evaluation": source, "prompt": {"max_tokens": 32}}
+    # The defaults of an evaluation are other problems, so its seed and side are set as well.
+    same = source | {"seed": 0, "held_out": False}
+    data = {"train": source, "evaluation": same, "prompt": {"max_tokens": 32}}
     path = config(rows={"unanswered": True, "paths": True}, data=data, samples=1, cut_share=0.0)
     run = tmp_path / "run"
     for command in ("label", "rows"):
