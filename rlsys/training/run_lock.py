@@ -10,6 +10,7 @@ network file systems too; flock is not. Who finds one decides whether its run st
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import threading
@@ -60,8 +61,9 @@ def run_lock(run_dir: Path, tell: Callable[[str], None]) -> Iterator[None]:
     path = run_dir / LOCK
     pid = os.getpid()
     own = Owner(socket.gethostname(), pid, _machine(), _started(pid) or "", uuid.uuid4().hex)
-    while not _take(path, own):
-        _remove_if_dead(path, tell)
+    with _alone_on_this_host(run_dir):
+        while not _take(path, own):
+            _remove_if_dead(path, tell)
     ended = threading.Event()
     signs = threading.Thread(target=_give_signs, args=(path, own, ended), daemon=True)
     signs.start()
@@ -74,6 +76,22 @@ def run_lock(run_dir: Path, tell: Callable[[str], None]) -> Iterator[None]:
             path.unlink(missing_ok=True)
         with suppress(OSError):  # something is in it, which is the normal case
             run_dir.rmdir()
+
+
+@contextmanager
+def _alone_on_this_host(run_dir: Path) -> Iterator[None]:
+    """Let the processes of this host take the lock one after the other.
+
+    Where the file system cannot do that, the checks of `_take` and `_remove_if_dead` remain; they
+    are all that works between hosts.
+    """
+    handle = os.open(run_dir, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)  # which unlocks
 
 
 def _take(path: Path, own: Owner) -> bool:

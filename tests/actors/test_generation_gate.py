@@ -87,7 +87,7 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> GenerationActor:
         )
     )
     made._engine = FakeEngine()
-    made._serving.set()
+    made._serve()
     return made
 
 

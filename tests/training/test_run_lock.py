@@ -139,7 +139,9 @@ def test_of_many_that_find_a_dead_lock_one_gets_it(tmp_path: Path) -> None:
             try:
                 with run_lock(folder, print):
                     results.append("held")
-                    time.sleep(0.5)
+                    deadline = time.monotonic() + 20
+                    while len(results) < 8 and time.monotonic() < deadline:
+                        time.sleep(0.01)
             except RunFolderError:
                 results.append("refused")
 
