@@ -227,7 +227,7 @@ class GenerationActor:
         self._updating = True
         # Before the first await: a request that arrives from here on belongs to the new weights.
         self._serving.clear()
-        with self._named_death() as engine:
+        with self._timed() as engine:
             # `keep` freezes requests where they are. To abort them would cost the tokens they have,
             # and to wait for them would let the longest one hold up every engine.
             await engine.pause_generation(mode="keep", clear_cache=True)
@@ -253,7 +253,7 @@ class GenerationActor:
         New requests still wait: only `verify` opens the actor for them.
         """
         await self._call_workers(WeightReceiver.rlsys_finish)
-        with self._named_death() as engine:
+        with self._timed() as engine:
             # Already here, because `verify` runs its sequences on this engine.
             await engine.resume_generation()
         self._version = version
@@ -312,11 +312,17 @@ class GenerationActor:
         **kwargs: P.kwargs,
     ) -> None:
         """Call a WeightReceiver method in every worker; vLLM takes it by its name."""
+        with self._timed() as engine:
+            await engine.collective_rpc(method.__name__, args=args, kwargs=kwargs)
+
+    @contextmanager
+    def _timed(self) -> Iterator[AsyncLLM]:
+        """Lend the engine for a call that takes little time, see Heartbeat.silent_s."""
         call = object()
         self._calls[call] = time.monotonic()
         try:
             with self._named_death() as engine:
-                await engine.collective_rpc(method.__name__, args=args, kwargs=kwargs)
+                yield engine
         finally:
             del self._calls[call]
 
