@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from actors.generation import EngineSpec, GenerationActor
+from actors.generation import GenerationActor
+from actors.vllm_settings import EngineSpec
 from rlsys.errors import EngineDied, SyncError
 from rlsys.types import Completion, GenerationRequest
 
