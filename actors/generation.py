@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 import numpy as np
 
+from actors.vllm_settings import EngineSpec, engine_args
 from actors.weight_receiver import WeightReceiver
 from rlsys.errors import EngineDied, EngineError, SyncError
 from rlsys.types import Candidates, Completion, Floats, GenerationRequest, Tokens
@@ -30,33 +30,11 @@ from rlsys.weights import Bucket
 
 if TYPE_CHECKING:
     from vllm import CompletionOutput, RequestOutput, SamplingParams
-    from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
 P = ParamSpec("P")
 
 INITIAL_VERSION = 0
-
-CPU_BATCH_TOKENS = 4096
-"""Tokens of one engine step on the CPU; a longer prompt raises it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSpec:
-    """What one engine needs to start."""
-
-    index: int
-    """Place in the pool; travels with every completion."""
-    model: str
-    dtype: str
-    max_length: int
-    max_sequences: int
-    tensor_parallel: int
-    on_gpu: bool
-    gpu_memory_utilization: float
-    kv_cache_bytes: int | None
-    enforce_eager: bool
-    seed: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,7 +89,7 @@ class GenerationActor:
         from vllm import __version__
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        self._engine = AsyncLLM.from_engine_args(_engine_args(self._spec))
+        self._engine = AsyncLLM.from_engine_args(engine_args(self._spec))
         self._cache_block = int(self._engine.vllm_config.cache_config.block_size)
         await self._call_workers(WeightReceiver.rlsys_die_with_parent)
         if serve:
@@ -214,7 +192,11 @@ class GenerationActor:
 
     async def join_nccl(self, host: str, port: int, first_rank: int, world_size: int) -> None:
         """Bring the engine's workers into the learner's group, from rank `first_rank` on."""
-        await self._call_workers(WeightReceiver.rlsys_join_nccl, host, port, first_rank, world_size)
+        # Not counted as silence: it waits for all members of the group.
+        with self._named_death() as engine:
+            await engine.collective_rpc(
+                "rlsys_join_nccl", args=(host, port, first_rank, world_size)
+            )
 
     async def begin_update(self) -> None:
         """Stop serving, freeze requests in flight, drop every cached prefix, open the reload.
@@ -227,7 +209,7 @@ class GenerationActor:
         self._updating = True
         # Before the first await: a request that arrives from here on belongs to the new weights.
         self._serving.clear()
-        with self._named_death() as engine:
+        with self._timed() as engine:
             # `keep` freezes requests where they are. To abort them would cost the tokens they have,
             # and to wait for them would let the longest one hold up every engine.
             await engine.pause_generation(mode="keep", clear_cache=True)
@@ -253,7 +235,7 @@ class GenerationActor:
         New requests still wait: only `verify` opens the actor for them.
         """
         await self._call_workers(WeightReceiver.rlsys_finish)
-        with self._named_death() as engine:
+        with self._timed() as engine:
             # Already here, because `verify` runs its sequences on this engine.
             await engine.resume_generation()
         self._version = version
@@ -312,11 +294,17 @@ class GenerationActor:
         **kwargs: P.kwargs,
     ) -> None:
         """Call a WeightReceiver method in every worker; vLLM takes it by its name."""
+        with self._timed() as engine:
+            await engine.collective_rpc(method.__name__, args=args, kwargs=kwargs)
+
+    @contextmanager
+    def _timed(self) -> Iterator[AsyncLLM]:
+        """Lend the engine for a call that takes little time, see Heartbeat.silent_s."""
         call = object()
         self._calls[call] = time.monotonic()
         try:
             with self._named_death() as engine:
-                await engine.collective_rpc(method.__name__, args=args, kwargs=kwargs)
+                yield engine
         finally:
             del self._calls[call]
 
@@ -341,53 +329,3 @@ def _ignore(check: asyncio.Task[None]) -> None:
     """Take the result of a check, so that asyncio does not report an error that nobody read."""
     if not check.cancelled():
         check.exception()
-
-
-def _engine_args(spec: EngineSpec) -> AsyncEngineArgs:
-    from vllm.engine.arg_utils import AsyncEngineArgs
-
-    return AsyncEngineArgs(
-        model=spec.model,
-        dtype=spec.dtype,
-        seed=spec.seed,
-        max_model_len=spec.max_length,
-        max_num_seqs=spec.max_sequences,
-        tensor_parallel_size=spec.tensor_parallel,
-        gpu_memory_utilization=spec.gpu_memory_utilization,
-        kv_cache_memory_bytes=spec.kv_cache_bytes,
-        enforce_eager=spec.enforce_eager,
-        # CPU attention takes multiples of 32, and only whole blocks are cached: with the default of
-        # 128 the prefix of a short thought would never be found. CUDA kernels choose their own.
-        block_size=None if spec.on_gpu else 32,
-        enable_prefix_caching=True,
-        # vLLM rewinds the random generator of a seeded request whose prompt is prefilled in parts.
-        # Only a CUDA generator can be rewound, so on CPU such a request would fail.
-        enable_chunked_prefill=None if spec.on_gpu else False,
-        max_num_batched_tokens=None if spec.on_gpu else max(CPU_BATCH_TOKENS, spec.max_length),
-        # After the division by the temperature: the learner divides its logits by it too, so the
-        # two log-probs of a token are of the same distribution.
-        logprobs_mode="processed_logprobs",
-        worker_extension_cls="actors.weight_receiver.WeightReceiver",
-        disable_log_stats=True,
-        # Ignore the sampling defaults in the model folder; a request states all its settings.
-        generation_config="vllm",
-    )
-
-
-def engine_environment(*, on_gpu: bool, threads: int) -> dict[str, str]:
-    """Environment variables of a generation actor; each one removes a known trap."""
-    common = {
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
-    }
-    if on_gpu:
-        return common
-    return common | {
-        # OpenMP barriers spin: more threads than free cores slow a small model 20-fold.
-        "OMP_NUM_THREADS": str(threads),
-        # The sampler is torch.compiled even in eager mode, which needs g++ and up to a minute.
-        "TORCHDYNAMO_DISABLE": "1",
-        # One engine process instead of engine core plus worker.
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_CI_ENV": "1",  # no warm-up pass at start
-    }

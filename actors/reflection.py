@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, WorkerCrashedError
 
-from actors.generation import EngineSpec, GenerationActor
+from actors.generation import GenerationActor
+from actors.vllm_settings import EngineSpec
 from rlsys.errors import EngineError
 from rlsys.types import Completion, GenerationRequest
 

@@ -82,7 +82,8 @@ def measure_pool(asked: argparse.Namespace, prompts: list[Tokens]) -> None:
     """The engines of a training run."""
     import ray
 
-    from actors.generation import EngineSpec, GenerationActor, engine_environment
+    from actors.generation import GenerationActor
+    from actors.vllm_settings import EngineSpec, engine_environment
 
     ray.init(address="local", num_cpus=16, num_gpus=1, include_dashboard=False, log_to_driver=False)
     actor = ray.remote(GenerationActor)

@@ -10,9 +10,10 @@ from typing import Final
 
 import ray
 
-from actors.generation import EngineSpec, GenerationActor, engine_environment
+from actors.generation import GenerationActor
 from actors.pools import GenerationPool
 from actors.reflection import ReflectionActor, ReflectionPool
+from actors.vllm_settings import EngineSpec, engine_environment
 from rlsys.config import EnginesConfig, GenerationConfig, ModelConfig, RevisionConfig
 from rlsys.launch.session import RayOptions
 from rlsys.launch.supervision import EngineSupervisor

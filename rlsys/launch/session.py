@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import ray
 
-from actors.generation import engine_environment
+from actors.vllm_settings import engine_environment
 from rlsys.config import EnginesConfig, LearnerConfig, RunConfig, SftConfig
 from rlsys.errors import RlsysError
 from rlsys.launch.resources import (

@@ -18,7 +18,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from actors.generation import EngineSpec, GenerationActor, engine_environment
+from actors.generation import GenerationActor
+from actors.vllm_settings import EngineSpec, engine_environment
 from rlsys.assets import shipped_path
 from rlsys.errors import SyncError
 from rlsys.types import Completion, Floats, GenerationRequest, Tokens

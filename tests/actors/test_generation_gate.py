@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 
-from actors.generation import EngineSpec, GenerationActor
-from rlsys.errors import SyncError
+from actors.generation import GenerationActor
+from actors.vllm_settings import EngineSpec
+from rlsys.errors import EngineDied, SyncError
 from rlsys.types import Completion, GenerationRequest
 
 T = TypeVar("T")
@@ -30,6 +31,8 @@ class FakeEngine:
         self.gate.set()
         self.salts: list[str] = []
         self.calls: list[str] = []
+        self.errored = False
+        self.hangs = False
 
     async def generate(
         self, prompt: dict[str, Any], params: SimpleNamespace, request_id: str
@@ -57,6 +60,8 @@ class FakeEngine:
 
     async def collective_rpc(self, method: str, **_: object) -> None:
         self.calls.append(method)
+        if self.hangs:
+            await asyncio.Event().wait()
 
 
 @pytest.fixture
@@ -161,5 +166,56 @@ def test_an_engine_that_fails_the_canary_serves_nobody(
         await settle()
         assert not waiting.done()
         waiting.cancel()
+
+    run(scenario())
+
+
+def test_an_actor_that_was_started_again_refuses_requests_until_its_weights_are_checked(
+    actor: GenerationActor,
+) -> None:
+    async def scenario() -> Completion:
+        again = GenerationActor(actor._spec)
+        again._engine = actor._engine  # what start(serve=False) does
+        with pytest.raises(EngineDied, match="no weights yet"):
+            await one(again)
+        assert not (await again.heartbeat()).serving
+        await again.begin_update()
+        await again.finish_update(5)
+        with pytest.raises(EngineDied, match="no weights yet"):
+            await one(again)
+        await verify(again, OURS)
+        first, second = await actor.heartbeat(), await again.heartbeat()
+        assert second.serving
+        assert first.life != second.life
+        return await one(again)
+
+    assert run(scenario()).versions == (5, 5)
+
+
+def test_an_update_inside_an_update_needs_a_new_engine(actor: GenerationActor) -> None:
+    async def scenario() -> None:
+        await actor.begin_update()
+        with pytest.raises(EngineDied, match="in the middle of another update"):
+            await actor.begin_update()
+
+    run(scenario())
+
+
+def test_a_heartbeat_shows_engines_that_hang_or_are_lost(actor: GenerationActor) -> None:
+    async def scenario() -> None:
+        engine = engine_of(actor)
+        await one(actor)
+        beat = await actor.heartbeat()
+        assert (beat.serving, beat.finished_tokens) == (True, 1)
+        await settle()
+        assert (await actor.heartbeat()).silent_s < 0.01
+        await settle()
+        engine.hangs = True
+        await actor.heartbeat()  # asks vLLM's processes, which do not answer
+        await asyncio.sleep(0.05)
+        assert (await actor.heartbeat()).silent_s >= 0.05
+        engine.errored = True
+        with pytest.raises(EngineDied, match="engine 3 died"):
+            await actor.heartbeat()
 
     run(scenario())

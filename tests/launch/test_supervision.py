@@ -353,6 +353,19 @@ def test_a_collective_forms_a_new_group_of_the_engines_that_live(engines: int) -
     assert world.groups == [whole, whole]
 
 
+def test_a_collective_goes_on_without_an_engine_that_is_not_started_again() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(1)
+        world.engines[0].restartable = False
+        world.engines[0].die()
+        await world.publish(2)  # nobody knows yet that the engine is dead
+        await world.publish(3)
+        assert [e.version for e in world.engines[1:]] == [3, 3]
+
+    world = play(lambda: World(3, collective=True, restarts=0), scenario)
+    assert world.groups == [[(1, 4), (2, 4), (3, 4)], [(1, 3), (2, 3)]]
+
+
 def test_a_learner_that_waits_in_a_broadcast_for_a_dead_engine_is_given_up() -> None:
     async def scenario(world: World) -> None:
         await world.publish(1)

@@ -1,0 +1,82 @@
+"""How an engine is started: its settings, as vLLM takes them, and its environment variables."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+CPU_BATCH_TOKENS = 4096
+"""Tokens of one engine step on the CPU; a longer prompt raises it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """What one engine needs to start."""
+
+    index: int
+    """Place in the pool; travels with every completion."""
+    model: str
+    dtype: str
+    max_length: int
+    max_sequences: int
+    tensor_parallel: int
+    on_gpu: bool
+    gpu_memory_utilization: float
+    kv_cache_bytes: int | None
+    enforce_eager: bool
+    seed: int
+
+
+def engine_args(spec: EngineSpec) -> AsyncEngineArgs:
+    """Return vLLM's settings of an engine."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    return AsyncEngineArgs(
+        model=spec.model,
+        dtype=spec.dtype,
+        seed=spec.seed,
+        max_model_len=spec.max_length,
+        max_num_seqs=spec.max_sequences,
+        tensor_parallel_size=spec.tensor_parallel,
+        gpu_memory_utilization=spec.gpu_memory_utilization,
+        kv_cache_memory_bytes=spec.kv_cache_bytes,
+        enforce_eager=spec.enforce_eager,
+        # CPU attention takes multiples of 32, and only whole blocks are cached: with the default of
+        # 128 the prefix of a short thought would never be found. CUDA kernels choose their own.
+        block_size=None if spec.on_gpu else 32,
+        enable_prefix_caching=True,
+        # vLLM rewinds the random generator of a seeded request whose prompt is prefilled in parts.
+        # Only a CUDA generator can be rewound, so on CPU such a request would fail.
+        enable_chunked_prefill=None if spec.on_gpu else False,
+        max_num_batched_tokens=None if spec.on_gpu else max(CPU_BATCH_TOKENS, spec.max_length),
+        # After the division by the temperature: the learner divides its logits by it too, so the
+        # two log-probs of a token are of the same distribution.
+        logprobs_mode="processed_logprobs",
+        worker_extension_cls="actors.weight_receiver.WeightReceiver",
+        disable_log_stats=True,
+        # Ignore the sampling defaults in the model folder; a request states all its settings.
+        generation_config="vllm",
+    )
+
+
+def engine_environment(*, on_gpu: bool, threads: int) -> dict[str, str]:
+    """Environment variables of a generation actor; each one removes a known trap."""
+    common = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
+    }
+    if on_gpu:
+        return common
+    return common | {
+        # OpenMP barriers spin: more threads than free cores slow a small model 20-fold.
+        "OMP_NUM_THREADS": str(threads),
+        # The sampler is torch.compiled even in eager mode, which needs g++ and up to a minute.
+        "TORCHDYNAMO_DISABLE": "1",
+        # One engine process instead of engine core plus worker.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_CI_ENV": "1",  # no warm-up pass at start
+    }
