@@ -97,8 +97,8 @@ class EngineSupervisor:
             while self._left[engine]:
                 self._left[engine] -= 1
                 self._tell(
-                    f"engine {engine} {error}; it is started again ({self._left[engine]} restarts "
-                    "left), and its requests are sampled again with the same seeds"
+                    f"engine {engine} {error}; it is started again (restarts left: "
+                    f"{self._left[engine]}), and its requests are sampled again with the same seeds"
                 )
                 failure = await self._bring_back(engine, weights, error)
                 if failure is None:

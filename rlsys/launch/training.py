@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -101,36 +102,42 @@ async def _train(
                 )
                 finished = False
             else:
-                run = _Run(config, inputs, processes, reporter, stop, progress, actors, checkpoints)
-                finished = await run.to_the_end(resumed)
+                training = _Run(
+                    config=config,
+                    inputs=inputs,
+                    processes=processes,
+                    reporter=reporter,
+                    stop=stop,
+                    progress=progress,
+                    checkpoints=checkpoints,
+                    actors=actors,
+                )
+                finished = await training.to_the_end(resumed)
         watchdog.cancel()
     return finished
 
 
+@dataclass(slots=True, kw_only=True)
 class _Run:
     """One training run in processes that were started."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        inputs: Inputs,
-        processes: Processes,
-        reporter: Reporter,
-        stop: StopSignal,
-        progress: Progress,
-        actors: dict[str, ActorHandle],
-        checkpoints: CheckpointStore,
-    ) -> None:
-        self._config = config
-        self._inputs = inputs
-        self._processes = processes
-        self._reporter = reporter
-        self._stop = stop
-        self._progress = progress
-        self._actors = actors
-        self._checkpoints = checkpoints
-        self._supervisor = EngineSupervisor(
-            processes.engines, config.generation, tell=reporter.message, moved=progress.moved
+    config: RunConfig
+    inputs: Inputs
+    processes: Processes
+    reporter: Reporter
+    stop: StopSignal
+    progress: Progress
+    checkpoints: CheckpointStore
+    actors: dict[str, ActorHandle]
+    """Filled with every actor of the run by name, for the watchdog."""
+    supervisor: EngineSupervisor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.supervisor = EngineSupervisor(
+            self.processes.engines,
+            self.config.generation,
+            tell=self.reporter.message,
+            moved=self.progress.moved,
         )
 
     async def to_the_end(self, resumed: Checkpoint | None) -> bool:
@@ -139,19 +146,19 @@ class _Run:
         Engines and environments stay as they are. Returns False if a signal ended the run early.
         """
         died: LearnerDied | None = None
-        for left in range(self._config.learner.restarts, -1, -1):
+        for left in range(self.config.learner.restarts, -1, -1):
             try:
                 if died is not None:
-                    resumed = await asyncio.to_thread(self._checkpoints.latest)
+                    resumed = await asyncio.to_thread(self.checkpoints.latest)
                     await self._restart_learner(died, left, resumed)
-                self._actors.update(self._processes.actors)
+                self.actors.update(self.processes.actors)
                 return await self._train_from(resumed)
             except (LearnerDied, ExceptionGroup) as error:
                 first = cause(error)
                 if not isinstance(first, LearnerDied):
                     raise
                 died = first
-                if self._stop.is_set():
+                if self.stop.is_set():
                     break
         raise died or AssertionError("range is never empty")
 
@@ -159,28 +166,28 @@ class _Run:
         self, died: LearnerDied, left: int, resumed: Checkpoint | None
     ) -> None:
         step = 0 if resumed is None else resumed.step
-        self._reporter.message(
-            f"the learner is started again and goes on after step {step} ({left + 1} restarts "
-            f"left): {str(died).split(';')[0]}"
+        self.reporter.message(
+            f"the learner is started again and goes on after step {step} (restarts left: {left}): "
+            f"{str(died).split(';')[0]}"
         )
-        self._reporter.rewind(step)
-        with self._progress.waiting_for("the learner to start again"):
-            await self._processes.learner.restart()
+        self.reporter.rewind(step)
+        with self.progress.waiting_for("the learner to start again"):
+            await self.processes.learner.restart()
 
     async def _train_from(self, resumed: Checkpoint | None) -> bool:
-        config, inputs, reporter, stop = self._config, self._inputs, self._reporter, self._stop
+        config, inputs, reporter, stop = self.config, self.inputs, self.reporter, self.stop
         start, finished = 0, {}
         if resumed is not None:
             start = resumed.step
-            with self._progress.waiting_for("the learner to load its checkpoint"):
-                await self._processes.learner.load(resumed.learner)
+            with self.progress.waiting_for("the learner to load its checkpoint"):
+                await self.processes.learner.load(resumed.learner)
             finished = stored_groups(resumed.groups())
             reporter.message(f"resuming after step {start} of {config.steps}")
         parts, weights = await self._parts()
-        with self._progress.waiting_for("the first weight sync"):
+        with self.progress.waiting_for("the first weight sync"):
             await weights.publish(start)  # a broken sync fails here, not after the first step
         async with asyncio.TaskGroup() as tasks:
-            watching = tasks.create_task(self._supervisor.watch(weights))
+            watching = tasks.create_task(self.supervisor.watch(weights))
             if start == 0:
                 await self._evaluate(parts, 0)
             problems = TaskStream(inputs.train, seed=config.seed, shuffle=config.data.shuffle)
@@ -193,45 +200,45 @@ class _Run:
         if stop.is_set():
             reporter.message(f"stopped after step {step}; the same command goes on from there")
             return False
-        with self._progress.waiting_for("the export"):
+        with self.progress.waiting_for("the export"):
             await parts.learner.export(config.run_dir / EXPORT)
         await asyncio.to_thread(mark_finished, config.run_dir, step)
         return True
 
     async def _evaluate(self, parts: Parts, step: int) -> None:
-        evaluation = evaluate_policy(parts.runner, self._inputs.evaluation, self._reporter, step)
-        with self._progress.waiting_for(f"the evaluation after step {step}"):
-            await unless_stopped(self._stop, evaluation)
+        evaluation = evaluate_policy(parts.runner, self.inputs.evaluation, self.reporter, step)
+        with self.progress.waiting_for(f"the evaluation after step {step}"):
+            await unless_stopped(self.stop, evaluation)
 
     async def _parts(self) -> tuple[Parts, WeightSync]:
-        processes = self._processes
+        processes = self.processes
         weights = await connect(
-            self._config,
+            self.config,
             processes.learner,
             processes.engines,
             processes.folder,
-            self._inputs.canary,
+            self.inputs.canary,
         )
         parts = Parts(
             runner=processes.runner,
             learner=processes.learner,
             weights=weights,
-            checkpoints=self._checkpoints,
-            reporter=self._reporter,
-            stop=self._stop,
-            progress=self._progress,
+            checkpoints=self.checkpoints,
+            reporter=self.reporter,
+            stop=self.stop,
+            progress=self.progress,
             faults=self._faults,
         )
         return parts, weights
 
     async def _faults(self) -> dict[str, float]:
         """Metrics of a run in which an engine died; none in any other."""
-        if not self._supervisor.restarts:
+        if not self.supervisor.restarts:
             return {}
         return {
-            "engines/alive": float(self._supervisor.alive),
-            "engines/restarts": float(self._supervisor.restarts),
-            "requests/rerouted": float(await self._processes.runner.rerouted()),
+            "engines/alive": float(self.supervisor.alive),
+            "engines/restarts": float(self.supervisor.restarts),
+            "requests/rerouted": float(await self.processes.runner.rerouted()),
         }
 
 

@@ -152,7 +152,7 @@ def test_a_death_costs_no_request(call: str, engines: int) -> None:
 
     world = play(lambda: World(engines), scenario)
     assert world.told == [
-        "engine 0 died; it is started again (2 restarts left), and its requests are sampled again "
+        "engine 0 died; it is started again (restarts left: 2), and its requests are sampled again "
         "with the same seeds",
         "engine 0 serves again with the weights of version 3",
     ]
