@@ -122,7 +122,7 @@ async def train(
                 break
             watch.lap("generation")
             _check_staleness(groups, step, config.rollout.max_staleness)
-            async with parts.weights.changing():
+            async with parts.weights.learner_busy():
                 with parts.progress.waiting_for(f"the learner in training step {step + 1}"):
                     trained = await parts.learner.step(groups)
                 watch.lap("training")
@@ -141,21 +141,28 @@ async def train(
             due |= _due(step, config.checkpoint.every, config.steps)
             sound = not trained.get(SKIPPED_IN_ROW)
             if due and sound:
-                with parts.progress.waiting_for(f"the checkpoint after step {step}"):
-                    await parts.checkpoints.save(step, parts.learner, buffer.finished())
+                await _save(parts, step, buffer)
                 saved, due = step, False
         # Cancel the producer, do not wait for it: it rolls out groups without end, and the groups
         # in progress belong to steps that this process does not train. The checkpoint stores the
         # finished groups. A resumed run rolls out the unfinished groups again, with the same seeds.
         producer.cancel()
         if step > saved and sound:
-            await parts.checkpoints.save(step, parts.learner, buffer.finished())
+            await _save(parts, step, buffer)
         elif step > saved:
             parts.reporter.message(
                 f"step {step} is not saved, because its last optimizer step was not finite; the "
                 f"same command goes on from step {saved}"
             )
     return step
+
+
+async def _save(parts: Parts, step: int, buffer: GroupBuffer) -> None:
+    # An engine that comes back waits: the weight sync that it needs has a deadline, and the ranks
+    # would begin it only after the checkpoint.
+    async with parts.weights.learner_busy():
+        with parts.progress.waiting_for(f"the checkpoint after step {step}"):
+            await parts.checkpoints.save(step, parts.learner, buffer.finished())
 
 
 async def _produce(

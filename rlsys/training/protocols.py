@@ -60,7 +60,7 @@ class Learner(Protocol):
 class Weights(Protocol):
     """Publishes the learner's weights to the engines."""
 
-    def changing(self) -> AbstractAsyncContextManager[None]:
+    def learner_busy(self) -> AbstractAsyncContextManager[None]:
         """Return the block in which the learner trains and publishes.
 
         Outside it, engines that were started again receive the current weights.

@@ -100,7 +100,7 @@ class WeightSync:
     """The engines that are in the collective's group."""
 
     @asynccontextmanager
-    async def changing(self) -> AsyncIterator[None]:
+    async def learner_busy(self) -> AsyncIterator[None]:
         """Keep `catch_up` away while the learner trains and `publish` runs."""
         async with self._busy:
             yield

@@ -84,7 +84,7 @@ class World:
         self.groups.append([self.engines[e].place for e in members])
 
     async def publish(self, version: int) -> float:
-        async with self.sync.changing():
+        async with self.sync.learner_busy():
             return await self.sync.publish(version)
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -275,7 +275,7 @@ def test_wrong_weights_in_a_sync_end_the_run() -> None:
 def test_an_engine_comes_back_only_between_training_steps() -> None:
     async def scenario(world: World) -> None:
         await world.publish(1)
-        async with world.sync.changing():
+        async with world.sync.learner_busy():
             world.engines[0].die()
             await world.until(lambda: world.engines[0].loaded)
             await asyncio.sleep(0.05)

@@ -72,7 +72,7 @@ class World:
         return 0.5
 
     @asynccontextmanager
-    async def changing(self) -> AsyncIterator[None]:
+    async def learner_busy(self) -> AsyncIterator[None]:
         yield
 
     async def publish(self, version: int) -> float:
