@@ -108,10 +108,7 @@ async def train(
     # With staleness S, groups for S further steps may be rolled out while one step is trained. The
     # buffer's module docstring shows why this capacity enforces the bound.
     buffer = GroupBuffer((config.rollout.max_staleness + 1) * per_step, start * per_step)
-    step, saved = start, start
-    # Weights whose gradient is not finite may be ruined. They are not saved before an optimizer
-    # step succeeds with them, so that the newest checkpoint is one to go on from.
-    due, sound = False, True
+    step, saves = start, _Saves(config, parts, buffer, start)
     async with asyncio.TaskGroup() as tasks:
         producer = tasks.create_task(_produce(buffer, parts.runner, problems, finished))
         while step < config.steps:
@@ -122,13 +119,7 @@ async def train(
                 break
             watch.lap("generation")
             _check_staleness(groups, step, config.rollout.max_staleness)
-            async with parts.weights.learner_busy():
-                with parts.progress.waiting_for(f"the learner in training step {step + 1}"):
-                    trained = await parts.learner.step(groups)
-                watch.lap("training")
-                with parts.progress.waiting_for(f"the weight sync after step {step + 1}"):
-                    gap = await parts.weights.publish(step + 1)
-                watch.lap("sync")
+            trained, gap = await _train_and_publish(parts, step, groups, watch)
             # Release only after the new weights are live. A group that is admitted earlier would
             # be sampled by older weights than the staleness bound allows.
             await buffer.release(per_step)
@@ -138,31 +129,70 @@ async def train(
                 evaluation = evaluate_policy(parts.runner, held_out, parts.reporter, step)
                 with parts.progress.waiting_for(f"the evaluation after step {step}"):
                     await unless_stopped(parts.stop, evaluation)
-            due |= _due(step, config.checkpoint.every, config.steps)
-            sound = not trained.get(SKIPPED_IN_ROW)
-            if due and sound:
-                await _save(parts, step, buffer)
-                saved, due = step, False
+            await saves.after_step(step, sound=not trained.get(SKIPPED_IN_ROW))
         # Cancel the producer, do not wait for it: it rolls out groups without end, and the groups
         # in progress belong to steps that this process does not train. The checkpoint stores the
         # finished groups. A resumed run rolls out the unfinished groups again, with the same seeds.
         producer.cancel()
-        if step > saved and sound:
-            await _save(parts, step, buffer)
-        elif step > saved:
-            parts.reporter.message(
-                f"step {step} is not saved, because its last optimizer step was not finite; the "
-                f"same command goes on from step {saved}"
-            )
+        await saves.at_the_end(step)
     return step
 
 
-async def _save(parts: Parts, step: int, buffer: GroupBuffer) -> None:
-    # An engine that comes back waits: the weight sync that it needs has a deadline, and the ranks
-    # would begin it only after the checkpoint.
+async def _train_and_publish(
+    parts: Parts, step: int, groups: Sequence[FinishedGroup], watch: Stopwatch
+) -> tuple[Mapping[str, float], float]:
+    """Train step `step` + 1 and bring its weights to the engines; return metrics and canary gap."""
+    # An engine that comes back in between waits: the ranks do one thing at a time.
     async with parts.weights.learner_busy():
-        with parts.progress.waiting_for(f"the checkpoint after step {step}"):
-            await parts.checkpoints.save(step, parts.learner, buffer.finished())
+        with parts.progress.waiting_for(f"the learner in training step {step + 1}"):
+            trained = await parts.learner.step(groups)
+        watch.lap("training")
+        with parts.progress.waiting_for(f"the weight sync after step {step + 1}"):
+            gap = await parts.weights.publish(step + 1)
+        watch.lap("sync")
+    return trained, gap
+
+
+class _Saves:
+    """Saves checkpoints when they are due, but never weights that may be ruined.
+
+    Weights whose gradient is not finite may be ruined. They are not saved before an optimizer step
+    succeeds with them, so that the newest checkpoint is one to go on from.
+    """
+
+    def __init__(self, config: RunConfig, parts: Parts, buffer: GroupBuffer, start: int) -> None:
+        self._config = config
+        self._parts = parts
+        self._buffer = buffer
+        self._saved = start
+        self._due, self._sound = False, True
+
+    async def after_step(self, step: int, *, sound: bool) -> None:
+        """Save if a checkpoint is due; one that is due while steps are skipped follows later."""
+        self._sound = sound
+        self._due |= _due(step, self._config.checkpoint.every, self._config.steps)
+        if self._due and sound:
+            await self._save(step)
+
+    async def at_the_end(self, step: int) -> None:
+        """Save the last step unless it is saved, or say why it is not."""
+        if step > self._saved and self._sound:
+            await self._save(step)
+        elif step > self._saved:
+            self._parts.reporter.message(
+                f"step {step} is not saved, because its last optimizer step was not finite; the "
+                f"same command goes on from step {self._saved}"
+            )
+
+    async def _save(self, step: int) -> None:
+        # An engine that comes back waits: the weight sync that it needs has a deadline, and the
+        # ranks would begin it only after the checkpoint.
+        async with self._parts.weights.learner_busy():
+            with self._parts.progress.waiting_for(f"the checkpoint after step {step}"):
+                await self._parts.checkpoints.save(
+                    step, self._parts.learner, self._buffer.finished()
+                )
+        self._saved, self._due = step, False
 
 
 async def _produce(
