@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from scripted import OTHER, PROMPT, RIGHT, FixedPrompt, RightIfItSaysSo, decode, sample
+from typer.testing import CliRunner
 
 from rlsys.algorithms.samples import build_samples
+from rlsys.cli.app import app
 from rlsys.config.loading import load_config
 from rlsys.environments.base import RolloutContext
 from rlsys.environments.registry import environment_class
@@ -99,6 +101,13 @@ def test_the_page_shows_the_files_as_they_are() -> None:
     assert len(blocks) == 6
     for block in blocks:
         assert block in code, block
+
+
+def test_the_dry_run_of_the_page_passes() -> None:
+    (command,) = re.findall(r"^rlsys (.* --dry-run)$", PAGE.read_text(), re.MULTILINE)
+    shown = CliRunner().invoke(app, command.split())
+    assert shown.exit_code == 0, shown.output
+    assert "training and 64 held-out problems" in shown.output
 
 
 @pytest.mark.slow
