@@ -21,6 +21,7 @@ from rlsys.errors import TrainingError
 from rlsys.training.buffer import GroupBuffer
 from rlsys.training.checkpoints import CheckpointStore
 from rlsys.training.evaluation import evaluate_policy
+from rlsys.training.health import Health
 from rlsys.training.metrics import Stopwatch, step_metrics
 from rlsys.training.protocols import (
     FinishedGroup,
@@ -109,6 +110,7 @@ async def train(
     # buffer's module docstring shows why this capacity enforces the bound.
     buffer = GroupBuffer((config.rollout.max_staleness + 1) * per_step, start * per_step)
     step, saves = start, _Saves(config, parts, buffer, start)
+    health = Health(config.environment)
     async with asyncio.TaskGroup() as tasks:
         producer = tasks.create_task(_produce(buffer, parts.runner, problems, finished))
         while step < config.steps:
@@ -124,7 +126,7 @@ async def train(
             # be sampled by older weights than the staleness bound allows.
             await buffer.release(per_step)
             step += 1
-            await _report(config, parts, step, groups, trained, watch, gap, len(buffer.finished()))
+            await _report(parts, health, step, groups, trained, watch, gap, len(buffer.finished()))
             if _due(step, config.evaluation.every, config.steps):
                 evaluation = evaluate_policy(parts.runner, held_out, parts.reporter, step)
                 with parts.progress.waiting_for(f"the evaluation after step {step}"):
@@ -231,8 +233,8 @@ def _check_staleness(groups: Sequence[FinishedGroup], version: int, bound: int) 
 
 
 async def _report(
-    config: RunConfig,
     parts: Parts,
+    health: Health,
     step: int,
     groups: Sequence[FinishedGroup],
     trained: Mapping[str, float],
@@ -253,6 +255,8 @@ async def _report(
         metrics |= await parts.faults()
     parts.reporter.step(step, metrics)
     parts.reporter.episodes(step, [reports[0].example])
+    for warning in health.warnings(metrics):
+        parts.reporter.message(f"warning: {warning}")
 
 
 def _due(step: int, every: int, last: int) -> bool:

@@ -42,12 +42,17 @@ def step_metrics(reports: Sequence[GroupReport], *, version: int) -> dict[str, f
         for name, values in gathered(reports).items()
         if name.endswith("/length") and len(values)
     }
+    means = mean_numbers(reports)
+    if "thought/closed" in means:
+        means["thought/cut"] = 1.0 - means["thought/closed"]
+    all_wrong, all_right = float((per_group == 0).mean()), float((per_group == 1).mean())
     return {
-        **mean_numbers(reports),
+        **means,
         **lengths,
         "score/mean": float(np.concatenate([r.scores_G for r in reports]).mean()),
-        "groups/all_wrong": float((per_group == 0).mean()),
-        "groups/all_right": float((per_group == 1).mean()),
+        "groups/all_wrong": all_wrong,
+        "groups/all_right": all_right,
+        "groups/signal": 1.0 - all_wrong - all_right,
         "answers/invalid": sum(r.invalid for r in reports) / sum(r.answers for r in reports),
         "staleness/mean": float(np.mean(stale)),
         "staleness/max": float(max(stale)),
