@@ -1,5 +1,6 @@
 # make demo     set up, then train the tiny reasoner with BRPO on this machine (no GPU needed)
 # make test     set up, then lint, type-check and test
+# make chaos    set up, then kill, stop and signal processes of whole runs (10 minutes)
 # make mutants  set up, then check that the tests notice the mistakes of tests/mutants.toml
 # make setup    the environment alone: .venv with the locked CPU stack
 # make docs     the manual as a website in site/, built in an environment of its own: .venv-docs
@@ -11,7 +12,7 @@ READY := $(VENV)/.ready
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 
-.PHONY: demo test mutants setup lint format docs clean
+.PHONY: demo test chaos mutants setup lint format docs clean
 
 demo: setup
 	$(BIN)/rlsys train configs/demo.yaml
@@ -19,6 +20,9 @@ demo: setup
 test: setup lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 	$(BIN)/python tests/mutants.py
+
+chaos: setup
+	$(BIN)/python -m pytest --chaos tests/test_faults.py
 
 mutants: setup
 	$(BIN)/python tests/mutants.py

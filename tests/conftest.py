@@ -21,6 +21,17 @@ os.environ.update(
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--chaos", action="store_true", help="run the faults that the gate leaves out (make chaos)"
+    )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("chaos") and not item.config.getoption("--chaos"):
+        pytest.skip("one of the longer faults: make chaos")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first, beside each other in two processes: quick files fill the end.
 

@@ -119,6 +119,7 @@ def test_the_only_engine_is_killed(start: Start, undisturbed: dict[str, Any]) ->
     assert command.steps()[-1]["engines/alive"] == 1
 
 
+@pytest.mark.chaos
 def test_environment_and_grading_actors_are_killed(
     start: Start, undisturbed: dict[str, Any]
 ) -> None:
@@ -130,6 +131,7 @@ def test_environment_and_grading_actors_are_killed(
     ends_as(command, undisturbed)
 
 
+@pytest.mark.chaos
 def test_a_learner_rank_is_killed(start: Start, undisturbed: dict[str, Any]) -> None:
     command = start()
     command.wait_for_step(7)
@@ -138,6 +140,7 @@ def test_a_learner_rank_is_killed(start: Start, undisturbed: dict[str, Any]) -> 
     assert "the learner is started again and goes on after step" in command.output
 
 
+@pytest.mark.chaos
 def test_one_of_two_engines_is_killed_during_a_sync(start: Start) -> None:
     command = start("generation.engines=2", "sync.bucket_mib=1", "rollout.max_staleness=1")
     command.wait_for_step(3)
@@ -154,6 +157,7 @@ def test_one_of_two_engines_is_killed_during_a_sync(start: Start) -> None:
     assert all(row["gap/canary"] < 1e-3 for row in command.steps())
 
 
+@pytest.mark.chaos
 def test_engines_that_hang(start: Start, undisturbed: dict[str, Any]) -> None:
     """The actor first, then vLLM's own process below it."""
     command = start("generation.heartbeat_s=6")
@@ -168,6 +172,7 @@ def test_engines_that_hang(start: Start, undisturbed: dict[str, Any]) -> None:
     assert "(vLLM hangs)" in command.output
 
 
+@pytest.mark.chaos
 def test_a_learner_that_hangs_is_named(start: Start) -> None:
     command = start("watchdog.progress_s=60", "steps=100000")
     command.wait_for_step(2)
@@ -200,20 +205,29 @@ SIGNALS: dict[str, tuple[signal.Signals, Callable[[Command], object]]] = {
 }
 
 
-def test_signals_to_the_whole_process_group(start: Start) -> None:
-    for moment, (number, wait_for) in SIGNALS.items():
-        changes = ["checkpoint.every=1000", "steps=100000"]
-        if "evaluation" in moment:
-            changes += ["evaluation.every=1", "evaluation.samples=100"]
-        command = start(*changes)
-        wait_for(command)
-        time.sleep(0.2)
-        command.signal_group(number)
-        command.signal_group(number)  # as a scheduler that asks twice
-        assert command.wait(120) == 130, (moment, command.output)
-        assert command.all_gone(15), (moment, command.processes())
-        assert not weights_folder(command.run_dir).exists(), moment
-        assert "Traceback" not in command.output, moment
-        last = max((row["step"] for row in command.steps()), default=0)
-        saved = [path.name for path in (command.run_dir / "checkpoints").glob("step-*")]
-        assert f"step-{last}" in saved if last else not saved, moment
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "while processes start",
+        "in a step",
+        pytest.param("while Ray starts", marks=pytest.mark.chaos),
+        pytest.param("during an evaluation", marks=pytest.mark.chaos),
+    ],
+)
+def test_signals_to_the_whole_process_group(start: Start, moment: str) -> None:
+    number, wait_for = SIGNALS[moment]
+    changes = ["checkpoint.every=1000", "steps=100000"]
+    if "evaluation" in moment:
+        changes += ["evaluation.every=1", "evaluation.samples=100"]
+    command = start(*changes)
+    wait_for(command)
+    time.sleep(0.2)
+    command.signal_group(number)
+    command.signal_group(number)  # as a scheduler that asks twice
+    assert command.wait(120) == 130, (moment, command.output)
+    assert command.all_gone(15), (moment, command.processes())
+    assert not weights_folder(command.run_dir).exists(), moment
+    assert "Traceback" not in command.output, moment
+    last = max((row["step"] for row in command.steps()), default=0)
+    saved = [path.name for path in (command.run_dir / "checkpoints").glob("step-*")]
+    assert f"step-{last}" in saved if last else not saved, moment
