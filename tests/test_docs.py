@@ -10,7 +10,7 @@ PAGES = sorted({page for folder in FOLDERS for page in ROOT.glob(folder)})
 ROOMS = "rlsys|actors|learner|configs|benchmarks|docs|tests|requirements|cluster|examples"
 LINK = re.compile(r"\]\((?!\w+:)([^)\s]*[./#][^)\s]*)\)")
 PATH = re.compile(rf"`((?:{ROOMS})/[\w./-]*)`|(?<![\w./-])((?:configs|benchmarks)/[\w/-]+\.\w+)")
-NAME = re.compile(r"`(rlsys\.[\w.]+)`")
+NAME = re.compile(r"(?:`|^::: )(rlsys\.[\w.]+)(?:`|$)", re.MULTILINE)
 IMPORT = re.compile(r"^from (rlsys[\w.]*) import ([\w, ]+)", re.MULTILINE)
 
 
