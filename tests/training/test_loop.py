@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from checkpoints import Ready
+from finished_groups import report
 
 from rlsys.config import RunConfig
 from rlsys.data.problems import TaskStream
@@ -125,27 +125,6 @@ class Reporter:
 
     def message(self, text: str) -> None:
         self._world.told.append(text)
-
-
-def report(index: int, version: int) -> GroupReport:
-    return GroupReport(
-        index=index,
-        problem_id="",
-        difficulty=None,
-        versions=(version, version),
-        scores_G=np.array([0.5, 0.75], np.float32),
-        numbers={
-            "score/16": np.array([0.0, 0.5], np.float32),
-            "score/64": np.array([1.0, 1.0], np.float32),
-            "thought/length": np.array([10, 20], np.float32),
-            "thought/closed": np.array([1, 0], np.float32),
-        },
-        invalid=1,
-        answers=4,
-        sampled_tokens=40,
-        sizes=((30, 20), (30, 20)),
-        example={"group": index},
-    )
 
 
 def group(index: int, version: int) -> FinishedGroup:
