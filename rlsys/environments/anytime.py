@@ -18,8 +18,9 @@ import numpy as np
 
 from rlsys.algorithms.brpo import truncation_plan
 from rlsys.algorithms.reflection import count_reflections
+from rlsys.algorithms.tree_samples import THOUGHT
 from rlsys.config import AnytimeConfig, BrpoConfig, EnvironmentConfig, ThoughtSection
-from rlsys.environments.anytime_report import THOUGHT, report_anytime, report_thoughts
+from rlsys.environments.anytime_report import report_anytime, report_thoughts
 from rlsys.environments.base import (
     EnvironmentClass,
     InputContext,

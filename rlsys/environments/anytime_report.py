@@ -10,7 +10,7 @@ import numpy as np
 
 from rlsys.algorithms.rea import response_tokens
 from rlsys.algorithms.reflection import cut_at_budget
-from rlsys.algorithms.tree_samples import THOUGHT as THOUGHT
+from rlsys.algorithms.tree_samples import THOUGHT
 from rlsys.environments.report import base_report, readable_task, verdict_name
 from rlsys.types import Episode, Floats, Group, GroupReport, Sample, ThoughtRecord
 

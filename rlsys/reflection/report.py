@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from rlsys.algorithms.reflection import truncation_accuracy
+from rlsys.algorithms.tree_samples import THOUGHT
 from rlsys.environments.anytime_report import (
-    THOUGHT,
     reflection_density,
     response_length,
     thought_numbers,

@@ -101,6 +101,17 @@ def step(ask: Session, response: object, **metadata: Any) -> Any:
     return ask({"type": "step", "data": {"response": response, "metadata": metadata}})
 
 
+def arithmetic(question: str) -> int:
+    """The answer to a generated question."""
+    signed = question.replace("-", "+-").split("+")
+    return sum(int(term) for term in signed if term)
+
+
+def code(answer: Any) -> Any:
+    """The code of an error frame; None in any other."""
+    return answer["data"].get("code")
+
+
 class LocalProvider:
     """Lets OpenEnv's runtime graders examine a local process instead of a container."""
 

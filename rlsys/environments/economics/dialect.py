@@ -12,21 +12,22 @@ from rlsys.types import TurnRecord, Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EconomicsDialect:
-    """The economics environment; turns and facts are those of an episode in this process.
+    """The dialect of economics servers; turns and records equal those of an episode in process.
 
-    An observation says whether the server charges what its client counts (`trusted`). If so, the
-    number of sampled ids is sent with the visible part. Else the server counts the whole text, in a
-    unit of its own, and is told which end of it is visible; of a thought that never ended nothing
-    is, and the whole text is graded.
+    The field `trusted` of an observation tells whether the server charges the number that its
+    client sends. If it does, the number of sampled ids is sent with the visible part. If it does
+    not, the whole text is sent, the server counts it in a unit of its own, and the visible end of
+    the text is named for grading. A reply whose thought never ended has no visible end, and the
+    server grades its whole text.
     """
 
     reset_options: Fields = field(default_factory=dict)
 
     @property
     def observation_fields(self) -> tuple[str, ...]:
-        """Those of the published original, so that its servers can be played too.
+        """The fields of the published original, so that its servers can be used too.
 
-        With the policy's tokenizer in `reset_options`; see `refusal`.
+        This needs the policy's tokenizer in `reset_options`; see `refusal`.
         """
         return ("question", "remaining_budget", "questions_remaining", "step_idx", "history")
 
@@ -36,9 +37,10 @@ class EconomicsDialect:
         return "response"
 
     def refusal(self, first: Fields) -> str | None:
-        """Where a server counts in a unit of its own, no budget is one of sampled ids.
+        """Refuse a server that counts in a unit of its own: its budget is not one of sampled ids.
 
-        The published original does not say in what it counts, and is believed.
+        The published original does not name its unit. With `tokenizer_name` in the reset options,
+        it is assumed to count tokens of that tokenizer.
         """
         name = self.reset_options.get("tokenizer_name")
         wanted, unit = f"tokens of {name}", first.get("counting_unit")

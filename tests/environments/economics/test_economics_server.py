@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import requests
-from economics_server import FOLDER, LocalProvider, Server, reset, session, step
+from economics_server import FOLDER, LocalProvider, Server, arithmetic, code, reset, session, step
 from openenv.cli.__main__ import app as openenv_cli
 from openenv.core import GenericEnvClient
 from openenv.validation import Level, run_validation
@@ -31,16 +31,6 @@ def server() -> Iterator[Server]:
     served = Server()
     yield served
     served.stop()
-
-
-def arithmetic(question: str) -> int:
-    """The answer to a generated question."""
-    signed = question.replace("-", "+-").split("+")
-    return sum(int(term) for term in signed if term)
-
-
-def code(answer: Any) -> Any:
-    return answer["data"].get("code")
 
 
 def test_static_validation_passes() -> None:

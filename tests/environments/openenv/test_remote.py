@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from economics_server import Server, free_port
+from economics_server import Server, arithmetic, free_port
 
 from rlsys.config.economics import EconomicsConfig
 from rlsys.environments.economics.counting import WORDS
@@ -64,13 +64,8 @@ def economics(url: str, **settings: Any) -> RemoteEnvironment:
     return RemoteEnvironment(url, dialect, **settings)
 
 
-def answer(question: str) -> int:
-    """The answer to a generated question."""
-    return sum(int(term) for term in question.replace("-", "+-").split("+") if term)
-
-
 def right(turn: Turn, tokens: int = 20, thought: str = "") -> Reply:
-    visible = f"\\boxed{{{answer(turn.text)}}}"
+    visible = f"\\boxed{{{arithmetic(turn.text)}}}"
     return Reply(text=f"{thought}{visible}", visible=visible, tokens=tokens)
 
 
@@ -127,7 +122,7 @@ def test_a_thought_is_never_graded_by_a_server_that_trusts(server: Holder) -> No
     async def unfinished() -> Turn:
         async with economics(server.url).session() as session:
             turn = await session.reset(5)
-            thought = f"so \\boxed{{{answer(turn.text)}}}"
+            thought = f"so \\boxed{{{arithmetic(turn.text)}}}"
             return await session.reply(Reply(text=thought, visible="", tokens=7))
 
     turn = asyncio.run(unfinished())

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import requests
-from economics_server import Server, reset, session, step
+from economics_server import Server, arithmetic, code, reset, session, step
 from websockets.exceptions import ConnectionClosed
 
 from rlsys.environments.economics.benchmark.sessions import (
@@ -30,16 +29,6 @@ def server() -> Iterator[Server]:
     served = Server()
     yield served
     served.stop()
-
-
-def arithmetic(question: str) -> int:
-    """The answer to a generated question."""
-    signed = question.replace("-", "+-").split("+")
-    return sum(int(term) for term in signed if term)
-
-
-def code(answer: Any) -> Any:
-    return answer["data"].get("code")
 
 
 SESSIONS, EPISODES = 16, 20
