@@ -22,14 +22,15 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 
 import numpy as np
 
+from actors.sampled_logprobs import LogprobFetcher, Span, candidates, sampled_logprobs
 from actors.vllm_settings import EngineSpec, engine_args
 from actors.weight_receiver import WeightReceiver
 from rlsys.errors import EngineDied, EngineError, SyncError
-from rlsys.types import Candidates, Completion, Floats, GenerationRequest, Tokens
+from rlsys.types import Completion, Floats, GenerationRequest, Tokens
 from rlsys.weights import Bucket
 
 if TYPE_CHECKING:
-    from vllm import CompletionOutput, RequestOutput, SamplingParams
+    from vllm import RequestOutput, SamplingParams
     from vllm.v1.engine.async_llm import AsyncLLM
 
 P = ParamSpec("P")
@@ -78,6 +79,8 @@ class GenerationActor:
         """Start times of the calls that the workers have not answered, see Heartbeat.silent_s."""
         self._check: asyncio.Task[None] | None = None
         self._finished_tokens = 0
+        self._logprobs: LogprobFetcher | None = None
+        """None if log-probs come with vLLM's own results."""
 
     async def start(self, serve: bool) -> str:
         """Load the engine and return vLLM's version.
@@ -92,6 +95,9 @@ class GenerationActor:
         self._engine = AsyncLLM.from_engine_args(engine_args(self._spec))
         self._cache_block = int(self._engine.vllm_config.cache_config.block_size)
         await self._call_workers(WeightReceiver.rlsys_die_with_parent)
+        # Of every tensor-parallel rank, and all of them can or none.
+        if all(await self._engine.collective_rpc(WeightReceiver.rlsys_keep_logprobs.__name__)):
+            self._logprobs = LogprobFetcher(self._take_logprobs)
         if serve:
             self._serve()
         return str(__version__)
@@ -143,6 +149,7 @@ class GenerationActor:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         output = await self._finish(request.token_ids, params, first)
+        logprobs = await sampled_logprobs(request, output, self._logprobs)
         # A request can end between finish_update and verify. Its last tokens then come from weights
         # that are not checked yet, so the result waits for the canary, for ever if that fails.
         await self._serving.wait()
@@ -151,30 +158,27 @@ class GenerationActor:
         self._finished_tokens += sum(len(sample.token_ids) for sample in output.outputs)
         versions, cached = (first, self._version), output.num_cached_tokens or 0
         return [
-            self._completion(sample, request.top_logprobs, versions, cached)
-            for sample in output.outputs
+            Completion(
+                token_ids=np.asarray(sample.token_ids, np.int32),
+                logprobs=np.ascontiguousarray(rows[:, 0]),
+                stopped=sample.finish_reason == "stop",
+                versions=versions,
+                engine=self._spec.index,
+                candidates=candidates(sample, rows) if request.top_logprobs else None,
+                cached_tokens=cached,
+                cache_block=self._cache_block,
+            )
+            for sample, rows in zip(output.outputs, logprobs, strict=True)
         ]
 
-    def _completion(
-        self, sample: CompletionOutput, top: int, versions: tuple[int, int], cached_tokens: int
-    ) -> Completion:
-        # At every position vLLM lists the sampled token first, then the `top` most likely ones,
-        # which contain the sampled token again if it is among them.
-        logprobs = np.asarray(sample.logprobs.logprobs, np.float32).reshape(-1, 1 + top)
-        candidates = None
-        if top:
-            ids = np.asarray(sample.logprobs.token_ids, np.int32).reshape(-1, 1 + top)
-            candidates = Candidates(ids[:, 1:], logprobs[:, 1:])
-        return Completion(
-            token_ids=np.asarray(sample.token_ids, np.int32),
-            logprobs=np.ascontiguousarray(logprobs[:, 0]),
-            stopped=sample.finish_reason == "stop",
-            versions=versions,
-            engine=self._spec.index,
-            candidates=candidates,
-            cached_tokens=cached_tokens,
-            cache_block=self._cache_block,
-        )
+    async def _take_logprobs(self, spans: Sequence[Span]) -> bytes:
+        with self._timed() as engine:
+            parts = await engine.collective_rpc(
+                WeightReceiver.rlsys_take_logprobs.__name__, args=([tuple(s) for s in spans],)
+            )
+        # Every tensor-parallel rank samples the same tokens.
+        first: bytes = parts[0]
+        return first
 
     async def _finish(
         self, token_ids: Tokens, params: SamplingParams, version: int

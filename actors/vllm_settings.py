@@ -70,7 +70,12 @@ def engine_environment(*, on_gpu: bool, threads: int) -> dict[str, str]:
         "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "ERROR"),
     }
     if on_gpu:
-        return common
+        return common | {
+            # The first runner draws with seeds in a Python loop over requests, and log-probs can
+            # stay on the card (actors.logprob_keeper) in the second one only. vLLM chooses the
+            # first for some models; a variable of the user decides otherwise.
+            "VLLM_USE_V2_MODEL_RUNNER": os.environ.get("VLLM_USE_V2_MODEL_RUNNER", "1"),
+        }
     return common | {
         # OpenMP barriers spin: more threads than free cores slow a small model 20-fold.
         "OMP_NUM_THREADS": str(threads),

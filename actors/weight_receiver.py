@@ -12,10 +12,11 @@ import math
 import pickle
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from actors.sampled_logprobs import Span
 from rlsys.weights import Bucket
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    from actors.logprob_keeper import LogprobKeeper
 
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal a process gets when its parent dies."""
@@ -40,6 +43,7 @@ class WeightReceiver:
     vllm_config: VllmConfig
     model_runner: GPUModelRunner
     _rlsys_group: PyNcclCommunicator
+    _rlsys_keeper: LogprobKeeper
 
     def rlsys_die_with_parent(self) -> None:
         """Let the kernel kill this process when the one that started it dies, however it dies.
@@ -51,6 +55,19 @@ class WeightReceiver:
 
     def rlsys_answer(self) -> None:
         """Do nothing; the answer shows that the worker does not hang."""
+
+    def rlsys_keep_logprobs(self) -> bool:
+        """Keep sampled tokens' log-probs on the card from now on; False if that cannot be done."""
+        if not getattr(self, "use_v2_model_runner", False):
+            return False
+        from actors.logprob_keeper import LogprobKeeper
+
+        self._rlsys_keeper = LogprobKeeper(self.model_runner)
+        return True
+
+    def rlsys_take_logprobs(self, spans: Sequence[tuple[str, int, int]]) -> bytes:
+        """Return the log-probs that were kept for ended requests; see LogprobKeeper.take."""
+        return self._rlsys_keeper.take([Span(*span) for span in spans])
 
     def rlsys_begin(self) -> None:
         """Open a reload; until rlsys_finish the model cannot run."""

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from actors.pools import GenerationPool
-from rlsys.types import GenerationRequest, Tokens
+from rlsys.types import Completion, GenerationRequest, Tokens
 
 PROMPTS, PROMPT_TOKENS, LAST_TOKEN = 512, 100, 60
 CACHE_GIB = 20
@@ -36,12 +36,12 @@ def main() -> None:
     parser.add_argument("what", choices=["offline", "pool"])
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--engines", type=int, default=1)
-    parser.add_argument("--runner", choices=["default", "v2"], default="default")
+    parser.add_argument("--runner", choices=["default", "v1", "v2"], default="default")
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("generation_speed.jsonl"))
     asked = parser.parse_args()
-    if asked.runner == "v2":
-        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "1"
+    if asked.runner != "default":
+        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = str(int(asked.runner == "v2"))
     prompts = np.random.default_rng(0).integers(3, LAST_TOKEN, (PROMPTS, PROMPT_TOKENS))
     measure = measure_offline if asked.what == "offline" else measure_pool
     measure(asked, list(prompts.astype(np.int32)))
@@ -88,8 +88,6 @@ def measure_pool(asked: argparse.Namespace, prompts: list[Tokens]) -> None:
     ray.init(address="local", num_cpus=16, num_gpus=1, include_dashboard=False, log_to_driver=False)
     actor = ray.remote(GenerationActor)
     variables = engine_environment(on_gpu=True, threads=1)
-    if asked.runner == "v2":
-        variables["VLLM_USE_V2_MODEL_RUNNER"] = "1"
     engines = [
         actor.options(
             num_cpus=1, num_gpus=1 / asked.engines, runtime_env={"env_vars": variables}
@@ -137,11 +135,40 @@ async def _measure_pool(
         return sum(len(c.token_ids) for (c,) in completions)
 
     await generate(16, seeded=True)
+    await _check(pool, prompts)
     for seeded in (True, False):
         started = time.monotonic()
         count = await generate(asked.tokens, seeded=seeded)
         name = "rlsys pool, log-probs" + ", seeds" * seeded
         _record(asked, name, count, time.monotonic() - started)
+
+
+async def _check(pool: GenerationPool, prompts: list[Tokens]) -> None:
+    """Compare log-probs that stay on the card with those that vLLM returns, on equal samples."""
+
+    async def sample(top: int) -> list[Completion]:
+        requests = [
+            GenerationRequest(
+                token_ids=prompt,
+                n=2,
+                max_tokens=64,
+                stop_token_ids=(),
+                temperature=0.8,
+                seed=7 * index,
+                engine=0,
+                top_logprobs=top,
+            )
+            for index, prompt in enumerate(prompts[:64])
+        ]
+        return [sample for samples in await pool.generate(requests) for sample in samples]
+
+    kept, returned = await sample(0), await sample(1)
+    gaps = [
+        np.abs(a.logprobs - b.logprobs).max()
+        for a, b in zip(kept, returned, strict=True)
+        if np.array_equal(a.token_ids, b.token_ids)
+    ]
+    print(f"{len(gaps)} of {len(kept)} samples equal, largest gap {max(gaps):.2e} nats", flush=True)
 
 
 def _record(asked: argparse.Namespace, what: str, tokens: int, seconds: float) -> None:

@@ -39,6 +39,8 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--job", choices=["long", "wide", "short"], default="long")
     parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--logits-chunk", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("learner_speed.jsonl"))
     asked = parser.parse_args()
@@ -52,6 +54,8 @@ def main() -> None:
         row_tokens=row_tokens,
         micro_batch_rows=rows,
         gradient_checkpointing=asked.checkpointing,
+        compile=not asked.no_compile,
+        logits_chunk=asked.logits_chunk,
         optimizer=OptimizerConfig(learning_rate=1e-6),
     )
     worker = LearnerWorker(
@@ -143,6 +147,8 @@ def _measure(
     row = {
         "job": asked.job,
         "checkpointing": asked.checkpointing,
+        "compile": not asked.no_compile,
+        "logits_chunk": asked.logits_chunk,
         "row_tokens": plan.row_tokens,
         "tokens": tokens,
         "padding_share": round(metrics["padding_share"], 3),

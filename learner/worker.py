@@ -270,6 +270,12 @@ class LearnerWorker:
             dtype=getattr(torch, self._spec.dtype),
             device=self._device,
             gradient_checkpointing=gradient_checkpointing,
+            # ZeRO-3 gathers parameters in hooks between the modules, which a compiled layer skips.
+            compiled=(
+                self._spec.config.compile
+                and self._device.type == "cuda"
+                and self._spec.config.zero_stage < 3
+            ),
             lora=lora,
         )
 

@@ -84,6 +84,8 @@ class LearnerConfig(Section):
     micro_batch_rows: PositiveInt = 8
     """Rows per forward and backward pass."""
     gradient_checkpointing: bool = False
+    compile: bool = True
+    """Compile every layer with torch.compile: on GPUs, below ZeRO stage 3."""
     logits_chunk: PositiveInt = 1024
     """Tokens whose logits exist at once."""
     lora: LoraConfig | None = None
