@@ -10,9 +10,12 @@ Letters of shapes: R rows, T tokens of a row, B blocks of BLOCK tokens.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn.attention.flex_attention import flex_attention
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -20,10 +23,72 @@ if TYPE_CHECKING:
 BLOCK = 128
 """Tokens of a block of FlexAttention; rows on CUDA are padded to a multiple of it."""
 
+HOPPER_TILES = {
+    "fwd_BLOCK_M": 128,
+    "fwd_BLOCK_N": 128,
+    "fwd_num_warps": 8,
+    "fwd_num_stages": 3,
+    "bwd_BLOCK_M1": 64,
+    "bwd_BLOCK_N1": 128,
+    "bwd_BLOCK_M2": 128,
+    "bwd_BLOCK_N2": 64,
+    "bwd_num_warps": 8,
+    "bwd_num_stages": 3,
+}
+"""The fastest tiles for heads of 128 channels by benchmarks/attention_speed.py on an H200; torch's
+own choice is a fifth slower."""
+
 
 def attention_implementation(device_type: str) -> str:
     """Return transformers' `attn_implementation` for a torch device type."""
-    return "flex_attention" if device_type == "cuda" else "sdpa"
+    if device_type != "cuda":
+        return "sdpa"
+    from transformers import AttentionInterface
+
+    AttentionInterface.register("rlsys_tree", tree_attention)
+    return "rlsys_tree"
+
+
+def tree_attention(
+    _module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: BlockMask,
+    *,
+    scaling: float | None = None,
+    **_others: object,
+) -> tuple[torch.Tensor, None]:
+    """FlexAttention as transformers calls it: [R, heads, T, channels] in, [R, T, ...] out.
+
+    transformers' own version copies keys and values to all heads unless their number is a power of
+    two, and leaves the tiles to torch.
+    """
+    flex = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
+    out = flex(
+        query,
+        key,
+        value,
+        block_mask=attention_mask,
+        scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+        kernel_options=_tiles(query),
+    )
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _tiles(query: torch.Tensor) -> dict[str, int] | None:
+    """Return tile sizes, or None to leave them to torch."""
+    measured = query.dtype == torch.bfloat16 and query.shape[-1] == 128
+    if measured and torch.cuda.get_device_capability(query.device) == (9, 0):
+        return HOPPER_TILES
+    return None
+
+
+@cache
+def _compiled_flex() -> Callable[..., torch.Tensor]:
+    compiled: Callable[..., torch.Tensor] = torch.compile(flex_attention)
+    return compiled
 
 
 def tree_mask(exits_RT: torch.Tensor) -> torch.Tensor | BlockMask:

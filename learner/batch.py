@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from learner.attention import BLOCK
 from learner.packing import NO_TREE, PackedRows, PackedTree, flatten, pack_rows
-from learner.plan import OptimizerStep, RankPlan
+from learner.plan import OptimizerStep, RankPlan, row_width
 from rlsys.algorithms.loss import token_scale
 from rlsys.config import LossConfig
 from rlsys.types import NO_PARENT, Kind, Sample, Segment, Tokens
@@ -95,12 +95,13 @@ def _mean_square(sample: Sample) -> float:
 
 
 def sequence_batches(
-    sequences: Sequence[Tokens], *, micro_batch_rows: int, row_tokens: int, device: torch.device
+    sequences: Sequence[Tokens], *, micro_batch_rows: int, device: torch.device
 ) -> Iterator[MicroBatch]:
     """Yield plain sequences, one per row and in order, with every token selected."""
     # One sequence per row, so that row and token index are those of the caller's sequences.
     rows = [[_chain(sequence)] for sequence in sequences]
-    width = max(row_tokens, *(len(sequence) for sequence in sequences))
+    # At their own width: they are few and short, and every weight sync waits for them.
+    width = row_width(max(len(sequence) for sequence in sequences), BLOCK)
     for part in _divide(rows, micro_batch_rows):
         batch = _to_device(packed := _pack(part, width, device), device)
         # `trained` selects nothing here: these tokens are scored and not learned from.

@@ -57,7 +57,8 @@ def make_plan(
 
     Args:
         sizes: per group, per sample: its tokens and trained tokens.
-        row_tokens: length of a row; see `row_width` for samples that are longer.
+        row_tokens: length of a row. Rows are longer if a sample is (see `row_width`), and shorter
+            if none of them is filled.
 
     Raises:
         TrainingError: no sample has a trained token.
@@ -76,7 +77,14 @@ def make_plan(
             f"the batch of {len(sizes)} groups has no trained token, so there is nothing to learn "
             "from; if its episodes were lost, set RLSYS_ACTOR_LOGS=1 to see why"
         )
+    fullest = max(_tokens(row, sizes) for share in shares for step in share for row in step.rows)
+    # In the same coarse steps, so that rows which never fill cost no padding and few compilations.
+    row_tokens = min(row_tokens, row_width(fullest, BLOCK_TOKENS))
     return [_localise([share[rank] for share in shares], row_tokens) for rank in range(ranks)]
+
+
+def _tokens(row: Sequence[SampleIndex], sizes: Sequence[Sequence[Size]]) -> int:
+    return sum(sizes[g][s][0] for g, s in row)
 
 
 def row_width(longest: int, row_tokens: int) -> int:

@@ -213,7 +213,6 @@ class LearnerWorker:
         batches = sequence_batches(
             sequences,
             micro_batch_rows=self._spec.config.micro_batch_rows,
-            row_tokens=self._spec.config.row_tokens,
             device=self._device,
         )
         rows: list[Floats] = []

@@ -145,10 +145,9 @@ class WeightSync:
             # One deadline around everything: a dead process at either end leaves the other one
             # waiting inside a collective, which has no time-out of its own.
             async with asyncio.timeout(self.deadline_s):
-                await self._transfer(version, sink)
-                # Not during the transfer: the ranks that send also compute this, and they do one
-                # thing at a time.
+                # Before the transfer, while the engines still serve.
                 expected = await self.source.sequence_logprobs(self.canary)
+                await self._transfer(version, sink)
                 return await sink.verify(self.canary, expected, self.tolerance)
         except TimeoutError as error:
             if self.collective and sink.members != before:

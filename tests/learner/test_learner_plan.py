@@ -69,6 +69,9 @@ def test_optimizer_steps_take_consecutive_groups() -> None:
 def test_rows_grow_in_coarse_steps_until_the_longest_sample_fits() -> None:
     (plan,) = make_plan([[(33, 1)]], row_tokens=8, ranks=1, optimizer_steps=1)
     assert plan.row_tokens == 128
+    # Four samples of 1,644 tokens fill 6,576 of 8,192 tokens.
+    (plan,) = make_plan([[(1644, 1)]] * 64, row_tokens=8192, ranks=1, optimizer_steps=1)
+    assert (plan.row_tokens, len(plan.steps[0].rows)) == (6656, 16)
     assert [row_width(n, 1024) for n in (900, 1024, 1025, 2049, 10_020, 16_384, 16_385)] == [
         *(1024, 1024, 1152, 2304, 10_240, 16_384, 18_432)
     ]
