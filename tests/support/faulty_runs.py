@@ -130,8 +130,9 @@ class Chaos:
 
     def _observe(self, fault: Fault, after: Fault | None) -> None:
         """Bring the fault about, and wait for its recovery unless the next fault is part of it."""
-        command, printed = self.command, len(self.command.output)
-        struck, began = self._strike(fault)
+        struck = self._locate(fault)
+        command, printed, began = self.command, len(self.command.output), time.monotonic()
+        self._strike(struck, fault)
         seen = Observed(fault=fault)
         self.observed.append(seen)
         if after is not None and after.moment is Moment.RECOVERY:
@@ -164,14 +165,17 @@ class Chaos:
             return ""
         return "a new process" if find(command, target) else ""
 
-    def _strike(self, fault: Fault) -> tuple[psutil.Process, float]:
-        """Return the process that was struck, and when that was (time.monotonic)."""
-        assert wait_until(lambda: find(self.command, fault.target) != [], 60), fault
-        found = find(self.command, fault.target)
-        process = found[int(fault.choice * len(found))]
+    def _locate(self, fault: Fault) -> psutil.Process:
+        """Return the process of the fault; one that is just being started is waited for."""
+        end = time.monotonic() + RECOVERY_S
+        while not (found := find(self.command, fault.target)):
+            assert time.monotonic() < end and self._alive(), f"nothing to strike for {fault}"
+            time.sleep(0.1)
+        return found[int(fault.choice * len(found))]
+
+    def _strike(self, process: psutil.Process, fault: Fault) -> None:
         if fault.kind is Kind.CORRUPT:
             damage(self.run_dir / "checkpoints", fault.choice)
-        began = time.monotonic()
         with suppress(psutil.NoSuchProcess):
             match fault.kind:
                 case Kind.KILL | Kind.CORRUPT:
@@ -184,7 +188,6 @@ class Chaos:
                     process.suspend()
                     time.sleep(fault.pause_s)
                     process.resume()
-        return process, began
 
 
 def find(command: Command, target: Target) -> list[psutil.Process]:
@@ -237,9 +240,11 @@ def _children(actors: Sequence[psutil.Process]) -> list[psutil.Process]:
 
 
 def _surely_seen(fault: Fault) -> bool:
-    """False if the run may go on without noticing the fault, or before it notices."""
-    # A grading process is started again when an answer needs it, and verdicts are cached.
-    return fault.kind in (Kind.KILL, Kind.CORRUPT) and fault.target is not Target.COMPARISON
+    """False if the run may go on without noticing the fault."""
+    # Verdicts are cached: the grading process and its actor are missed when a new answer comes.
+    unseen = fault.target is Target.COMPARISON
+    unseen |= (fault.kind, fault.target) == (Kind.STOP, Target.GRADER)
+    return fault.kind is not Kind.PAUSE and not unseen
 
 
 def _steps(output: str) -> list[int]:

@@ -85,7 +85,7 @@ class Fault:
     target: Target
     step: int
     moment: Moment
-    delay_s: float
+    delay_s: float = 0.0
     """From the moment to the fault."""
     pause_s: float = 0.0
     """How long a PAUSE lasts."""
@@ -123,7 +123,7 @@ def draw(seed: int, count: int) -> list[Fault]:
 def _kind_and_target(
     generator: random.Random, before: Sequence[Fault], step: int
 ) -> tuple[Kind, Target]:
-    kinds = [Kind.KILL] * 5 + [Kind.TERMINATE] * 2 + [Kind.PAUSE] * 3 + [Kind.STOP]
+    kinds = [Kind.KILL] * 5 + [Kind.TERMINATE] * 2 + [Kind.PAUSE] * 3 + [Kind.STOP] * 2
     # A second damaged checkpoint could be the only other one, and then the run must refuse to go
     # on. The same holds before two checkpoints exist.
     if step > 9 and all(fault.kind is not Kind.CORRUPT for fault in before):
