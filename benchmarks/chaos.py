@@ -107,6 +107,9 @@ def report(out: Path) -> None:
     """Write the results of all seeds to one file, and print a Markdown table of the seconds."""
     runs = [json.loads(path.read_text()) for path in out.glob("seed-*.json")]
     runs.sort(key=lambda run: run["seed"])
+    for run in runs:
+        for seen in run["faults"]:
+            del seen["how"]  # a sentence with paths of this machine
     found = {
         "command": "python benchmarks/chaos.py --out runs/chaos",
         "hardware": "2 CPU cores, shared with other work; no GPU",

@@ -161,7 +161,7 @@ class Chaos:
                 return line
         if command.ended is not None:
             return f"exit code {command.ended}"
-        if command is not self.command or _lives(struck):
+        if command is not self.command or target is Target.DRIVER or _lives(struck):
             return ""
         return "a new process" if find(command, target) else ""
 
