@@ -28,7 +28,7 @@ class ResourceError(UserError):
 
 
 class RunFolderError(UserError):
-    """The run directory cannot be written, or another run holds it."""
+    """The run directory cannot be written or read, or another run holds it."""
 
 
 class EngineError(RlsysError, RuntimeError):

@@ -14,6 +14,8 @@ import sys
 import weakref
 from contextlib import suppress
 
+import psutil
+
 from rlsys.errors import RlsysError
 from rlsys.grading import worker
 from rlsys.grading.golds import read_gold
@@ -23,6 +25,8 @@ START_DEADLINE_S = 120.0
 START_ATTEMPTS = 3
 COMPARISON_ATTEMPTS = 2
 MEMORY_MIB = 1024
+STALLED = 0.1
+"""A process that used less than this share of its time limit as CPU time did not compute."""
 
 _VERDICTS = {
     worker.WRONG: Verdict.WRONG,
@@ -42,6 +46,8 @@ class GradingProcess:
         self.restarts = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._ready = False
+        self._cpu_before_s = 0.0
+        """CPU time that the process had used when it was asked last."""
         self._finalizer: weakref.finalize | None = None  # type: ignore[type-arg]
 
     @property
@@ -63,8 +69,9 @@ class GradingProcess:
     def compare(self, answer: str, gold: str, policy: str = "rlsys") -> Verdict:
         """Compare two answers; INVALID on an error inside or after `timeout_s` seconds.
 
-        A process that dies or reaches its memory limit says nothing about the answer: the
-        comparison is repeated once, in a fresh process. A second death is INVALID.
+        A process that dies or reaches its memory limit says nothing about the answer, nor does one
+        that was late because something outside stopped it: the comparison is repeated once, in a
+        fresh process. A second death is INVALID.
 
         Raises RlsysError if the process cannot be started, which no text can cause.
         """
@@ -81,11 +88,13 @@ class GradingProcess:
             reply = self._ask(question)
             if reply in _VERDICTS:
                 return _VERDICTS[reply]
+            late = reply is None
+            stalled = late and self._cpu_s() - self._cpu_before_s < STALLED * self.timeout_s
             self.restarts += 1
+            self.timeouts += late
             self.close()
             self.start()  # ready by the time of the next comparison
-            if reply is None:
-                self.timeouts += 1
+            if late and not stalled:
                 break
         return Verdict.INVALID
 
@@ -97,11 +106,20 @@ class GradingProcess:
 
     def _ask(self, question: list[object]) -> bytes | None:
         process = self._running()
+        self._cpu_before_s = self._cpu_s()
         assert process.stdin is not None
         with suppress(BrokenPipeError):  # the read below finds the process dead
             process.stdin.write(json.dumps(question).encode() + b"\n")
             process.stdin.flush()
         return _read_byte(process, self.timeout_s)
+
+    def _cpu_s(self) -> float:
+        """Return the CPU time that the process has used so far, in seconds."""
+        assert self.pid is not None
+        with suppress(psutil.Error):  # it has ended
+            used = psutil.Process(self.pid).cpu_times()
+            return float(used.user + used.system)
+        return 0.0
 
     def _running(self) -> subprocess.Popen[bytes]:
         """Return a process that is ready. One that dies while it starts is started again."""

@@ -2,6 +2,7 @@
 
     runs/NAME/config.yaml            the resolved configuration
               metrics.jsonl          a row a step and a row an evaluation
+              ledger.jsonl           a row a group of every step: trained, or dropped and why
               tensorboard/           the same for TensorBoard
               samples/*-N.jsonl      episodes of step N or of an evaluation in words, one a line
 
@@ -22,6 +23,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from rlsys.environments.report import LOST
+from rlsys.reporting.ledger_file import LedgerSink
 from rlsys.reporting.live_view import live_block, plain_line, scores
 from rlsys.reporting.metrics_file import (
     EVALUATION,
@@ -33,6 +35,7 @@ from rlsys.reporting.metrics_file import (
 )
 from rlsys.reporting.tables import evaluation_table
 from rlsys.training.durable import replace_file
+from rlsys.training.ledger import GroupFate
 from rlsys.training.run_folder import CONFIG
 
 SAMPLES = "samples"
@@ -56,6 +59,7 @@ class RunReporter:
         self._console = console
         self._live: Live | None = None
         self._sink: MetricsSink | None = None
+        self._ledger: LedgerSink | None = None
         self._config_yaml = ""
         self._resumed_step = 0
 
@@ -115,6 +119,12 @@ class RunReporter:
         self._open()
         self._write_samples(f"step-{step}", episodes)
 
+    def fates(self, fates: Sequence[GroupFate]) -> None:
+        """Write the fates of the groups of a step to ledger.jsonl."""
+        self._open()
+        assert self._ledger is not None
+        self._ledger.write(fates)
+
     def message(self, text: str) -> None:
         """Tell the user one sentence."""
         self._print(text)
@@ -137,6 +147,9 @@ class RunReporter:
         if self._sink is not None:
             self._sink.close()
             self._sink = None
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
 
     def __enter__(self) -> Self:
         return self
@@ -161,6 +174,7 @@ class RunReporter:
             _write_if_new(self._run_dir / CONFIG, self._config_yaml)
             _drop_samples_after(self._run_dir / SAMPLES, self._resumed_step)
             self._sink = MetricsSink(self._run_dir, self._resumed_step)
+            self._ledger = LedgerSink(self._run_dir, self._resumed_step)
         return self._sink
 
     def _write_samples(self, name: str, episodes: Sequence[Mapping[str, Any]]) -> None:

@@ -29,6 +29,11 @@ class GroupBuffer:
         # One condition for all waits: there are few waiting tasks, and each checks its own rule.
         self._changed = asyncio.Condition()
 
+    @property
+    def admitted(self) -> int:
+        """How many tickets were given out, those before `start` included."""
+        return self._admitted
+
     async def admit(self) -> int:
         """Return the next ticket; waits for a slot, unblocked by release."""
         async with self._changed:

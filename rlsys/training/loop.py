@@ -22,6 +22,7 @@ from rlsys.training.buffer import GroupBuffer
 from rlsys.training.checkpoints import CheckpointStore
 from rlsys.training.evaluation import evaluate_policy
 from rlsys.training.health import Health
+from rlsys.training.ledger import fate_metrics, group_fates
 from rlsys.training.metrics import Stopwatch, step_metrics
 from rlsys.training.protocols import (
     FinishedGroup,
@@ -37,6 +38,8 @@ T = TypeVar("T")
 
 SKIPPED_IN_ROW = "skipped_in_row"
 """Metric of the learner: optimizer steps at the end of the step that were not finite."""
+LOSS = "loss"
+"""Metric of the learner; missing if every optimizer step of the training step was skipped."""
 
 
 @dataclass(slots=True)
@@ -126,7 +129,7 @@ async def train(
             # be sampled by older weights than the staleness bound allows.
             await buffer.release(per_step)
             step += 1
-            await _report(parts, health, step, groups, trained, watch, gap, len(buffer.finished()))
+            await _report(parts, health, step, groups, trained, watch, gap, buffer)
             if _due(step, config.evaluation.every, config.steps):
                 evaluation = evaluate_policy(parts.runner, held_out, parts.reporter, step)
                 with parts.progress.waiting_for(f"the evaluation after step {step}"):
@@ -240,13 +243,18 @@ async def _report(
     trained: Mapping[str, float],
     watch: Stopwatch,
     gap: float,
-    queue: int,
+    buffer: GroupBuffer,
 ) -> None:
     reports = [g.report for g in groups]
+    applied = LOSS in trained
+    fates = group_fates(reports, step=step, applied=applied, admitted=buffer.admitted)
+    parts.reporter.fates(fates)
     metrics = step_metrics(reports, version=step - 1)
+    metrics |= fate_metrics(fates)
     metrics |= trained
     metrics |= {f"time/{name}": seconds for name, seconds in watch.laps.items()}
-    metrics |= {"time/step": watch.total, "gap/canary": gap, "queue": float(queue)}
+    metrics |= {"time/step": watch.total, "gap/canary": gap}
+    metrics["queue"] = float(len(buffer.finished()))
     sampled = sum(r.sampled_tokens for r in reports)
     # Divided by the time of the whole step, because generation continues while the learner trains.
     metrics["tokens_per_s/generation"] = sampled / watch.total

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from rlsys.training.ledger import GroupFate
 from rlsys.types import GroupReport, Sample, Task
 
 
@@ -85,6 +86,10 @@ class Reporter(Protocol):
 
     def episodes(self, step: int, episodes: list[dict[str, object]]) -> None:
         """Record readable episodes of training step `step`."""
+        ...
+
+    def fates(self, fates: Sequence[GroupFate]) -> None:
+        """Record what became of the groups of a training step."""
         ...
 
     def evaluation(

@@ -11,8 +11,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 from rlsys.errors import StalledError
+
+TICK_S: Final = 5.0
+"""Longest sleep of the watchdog."""
+SUSPENDED_S: Final = 5.0
+"""A sleep that takes this much longer than asked for means that the whole process was suspended."""
 
 
 @dataclass(slots=True)
@@ -58,13 +64,26 @@ async def watch(
         investigate: finds out which processes do not answer and writes their stacks to files; gets
             the sentence about what the run waits for, returns a sentence about every process.
     """
-    while (left := limit_s - progress.idle_s) > 0:
-        await asyncio.sleep(left)
-    waits = f"nothing has moved for watchdog.progress_s {limit_s:g} s; the run waits for "
-    waits += progress.waits
-    found = await investigate(waits)
+    while True:
+        while (left := limit_s - progress.idle_s) > 0:
+            await _sleep(min(left, TICK_S), progress)
+        waits = f"nothing has moved for watchdog.progress_s {limit_s:g} s; the run waits for "
+        waits += progress.waits
+        found = await investigate(waits)
+        if progress.idle_s >= limit_s:  # else it has moved meanwhile
+            break
     raise StalledError(
         f"{waits}; {'; '.join(found) or 'every process answers'}; the stacks of all processes on "
         "this machine are in the folder stacks of the run; give the same command again to go on "
         "from the last checkpoint"
     )
+
+
+async def _sleep(seconds: float, progress: Progress) -> None:
+    """Sleep; if it takes much longer, the run was suspended, and the time does not count."""
+    # A scheduler or a user may stop all processes of a run (SIGSTOP, a frozen container) and let
+    # them go on hours later. Nothing hangs then, although the clock has gone on.
+    began = time.monotonic()
+    await asyncio.sleep(seconds)
+    if time.monotonic() - began > seconds + SUSPENDED_S:
+        progress.moved()

@@ -55,6 +55,16 @@ def test_death_during_a_comparison_costs_no_verdict() -> None:
     process.close()
 
 
+def test_a_process_that_is_stopped_costs_no_verdict() -> None:
+    process = GradingProcess(timeout_s=1.0)
+    assert process.compare("x+1", "1+x") is Verdict.RIGHT
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    assert process.compare("x+2", "2+x") is Verdict.RIGHT
+    assert (process.timeouts, process.restarts) == (1, 1)
+    process.close()
+
+
 def test_death_while_starting_is_tried_again_with_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     process = GradingProcess(timeout_s=5.0)
     process.start()

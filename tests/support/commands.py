@@ -40,6 +40,16 @@ class Command:
             )
 
     @property
+    def driver(self) -> psutil.Process:
+        """The process that was started."""
+        return psutil.Process(self._process.pid)
+
+    @property
+    def ended(self) -> int | None:
+        """Its exit code, None while it runs."""
+        return self._process.poll()
+
+    @property
     def output(self) -> str:
         """What it has printed so far."""
         return self._output.read_text()

@@ -17,6 +17,7 @@ from rlsys.data.problems import TaskStream
 from rlsys.environments.report import GroupReport
 from rlsys.errors import EngineError, TrainingError
 from rlsys.training.checkpoints import CheckpointStore
+from rlsys.training.ledger import GroupFate, summarise
 from rlsys.training.loop import Parts, StopSignal, train
 from rlsys.training.protocols import FinishedGroup
 from rlsys.types import Problem, Task
@@ -37,6 +38,7 @@ class World:
         self.metrics: dict[int, dict[str, float]] = {}
         self.stop = StopSignal()
         self.told: list[str] = []
+        self.fates: list[GroupFate] = []
         self.skipping: set[int] = set()
         """Steps whose last optimizer step is skipped."""
         self.checkpoints = CheckpointStore(folder, 100, self.told.append)
@@ -117,6 +119,9 @@ class Reporter:
     def episodes(self, step: int, episodes: list[dict[str, Any]]) -> None:
         assert episodes == [{"group": (step - 1) * 2}]
 
+    def fates(self, fates: Sequence[GroupFate]) -> None:
+        self._world.fates += fates
+
     def evaluation(self, step: int, numbers: dict[str, float], episodes: Any) -> None:
         self._world.log.append(f"curve {step} {numbers['score/16']} {numbers['score/64']}")
 
@@ -191,6 +196,18 @@ def test_a_bound_lets_generation_run_ahead_and_no_further(tmp_path: Path) -> Non
     assert world.trained == list(range(12))
     assert [world.metrics[s]["staleness/max"] for s in range(1, 7)] == [0, 1, 2, 2, 2, 2]
     assert max(world.metrics[s]["queue"] for s in range(1, 7)) <= 2 * 2
+
+
+def test_every_group_has_one_fate_and_the_rest_is_in_flight(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    run(world, configuration(steps=3, staleness=2))
+    summary = summarise(world.fates)
+    assert (summary.whole, summary.trained, summary.dropped) == (True, 6, {})
+    # At the report of the last step, four groups are admitted; the two new slots are still free.
+    assert summary.in_flight.start == 6
+    assert world.metrics[3]["groups/trained"] == 2
+    assert world.metrics[3]["groups/in_flight"] == len(summary.in_flight)
+    assert [fate.group for fate in world.fates if fate.step == 2] == [2, 3]
 
 
 def test_evaluation_and_checkpoints_keep_their_cadence(tmp_path: Path) -> None:

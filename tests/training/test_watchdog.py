@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -35,6 +36,37 @@ def test_a_run_that_moves_is_left_alone() -> None:
         watching.cancel()
 
     asyncio.run(main())
+
+
+def test_a_run_that_was_suspended_has_not_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlsys.training.watchdog.TICK_S", 0.02)
+    monkeypatch.setattr("rlsys.training.watchdog.SUSPENDED_S", 0.1)
+
+    async def main() -> None:
+        watching = asyncio.create_task(watch(Progress(), 0.3, nobody))
+        await asyncio.sleep(0.05)
+        time.sleep(0.6)  # blocks the event loop, as SIGSTOP does
+        await asyncio.sleep(0.1)
+        assert not watching.done()
+        with pytest.raises(StalledError):  # from here on it counts as before
+            await asyncio.wait_for(watching, 2)
+
+    asyncio.run(main())
+
+
+def test_a_run_that_moves_while_it_is_investigated_has_not_stalled() -> None:
+    progress, asked = Progress(), 0
+
+    async def investigate(waits: str) -> Sequence[str]:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            progress.moved()
+        return []
+
+    with pytest.raises(StalledError):
+        asyncio.run(watch(progress, 0.05, investigate))
+    assert asked == 2
 
 
 def test_a_run_that_stalls_says_who_waits_for_whom() -> None:
