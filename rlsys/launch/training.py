@@ -16,6 +16,7 @@ from rlsys.grading.compare import self_test
 from rlsys.launch.inputs import check_inputs
 from rlsys.launch.investigation import investigate
 from rlsys.launch.processes import Processes, evaluation_processes, training_processes
+from rlsys.launch.resuming import check_layout
 from rlsys.launch.runner import stored_groups
 from rlsys.launch.session import cause, ray_session, run
 from rlsys.launch.supervision import EngineSupervisor
@@ -44,6 +45,8 @@ def train(
         False if SIGTERM or Ctrl-C ended the run early; what was finished is in its checkpoint.
     """
     inputs = _checked(config, reporter)
+    if resumed is not None:
+        check_layout(config, resumed, reporter.message)
     with ray_session(config):
         return run(_train(config, inputs, reporter, checkpoints, resumed))
 

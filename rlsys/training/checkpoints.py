@@ -106,6 +106,16 @@ class CheckpointStore:
             CheckpointError: none is good, or a newer version of rlsys wrote the newest. Nothing is
                 renamed then.
         """
+        return self._newest(self._set_aside)
+
+    def inspect(self) -> Checkpoint | None:
+        """Return and tell what `latest` would, and raise what it would raise; rename nothing."""
+        return self._newest(
+            lambda folder, what: self._tell(f"checkpoint {folder} is damaged: {what}")
+        )
+
+    def _newest(self, handle: Callable[[Path, str], None]) -> Checkpoint | None:
+        """Return the newest good checkpoint after `handle` was called with all newer ones."""
         damages: dict[Path, str] = {}
         for step in reversed(whole_steps(self._folder)):
             folder = self._folder / f"step-{step}"
@@ -115,7 +125,7 @@ class CheckpointStore:
                 damages[folder] = str(damage)
                 continue
             for damaged, what in damages.items():
-                self._set_aside(damaged, f"{what}; the run goes on from step {step}")
+                handle(damaged, f"{what}; the run goes on from step {step}")
             return Checkpoint(step, folder)
         # A run with nothing but damaged checkpoints must not start from step 0 by itself: its
         # metrics and samples would be dropped.
