@@ -173,8 +173,36 @@ def test_engines_that_hang(start: Start, undisturbed: dict[str, Any]) -> None:
 
 
 @pytest.mark.chaos
-def test_a_learner_that_hangs_is_named(start: Start) -> None:
-    command = start("watchdog.progress_s=60", "steps=100000")
+def test_a_learner_that_hangs_is_started_again(start: Start, undisturbed: dict[str, Any]) -> None:
+    command = start("watchdog.progress_s=60")
+    command.wait_for_step(7)
+    rank = actor(command, "LearnerWorker")
+    os.kill(rank.pid, signal.SIGSTOP)
+    ends_as(command, undisturbed)
+    again = "the learner is started again and goes on after step"
+    (line,) = [line for line in command.output.splitlines() if again in line]
+    assert "nothing has moved for watchdog.progress_s 60 s" in line
+    stacks = (command.run_dir / "stacks" / "waiting.txt").read_text()
+    assert "learner rank 0 does not answer" in stacks
+    assert f"process {rank.pid}" in stacks
+    assert not rank.is_running()
+
+
+@pytest.mark.chaos
+def test_a_collective_that_never_ends(start: Start) -> None:
+    """One of two ranks hangs, so the other one waits for it in a reduction."""
+    command = start("watchdog.progress_s=60", "learner.ranks=2", "learner.zero_stage=3")
+    command.wait_for_step(7)
+    os.kill(actor(command, "LearnerWorker", index=1).pid, signal.SIGSTOP)
+    assert command.wait() == 0, command.output
+    assert command.all_gone(15), command.processes()
+    assert [row["step"] for row in command.steps()] == list(range(1, CONFIG["steps"] + 1))
+    assert "the learner is started again and goes on after step" in command.output
+
+
+@pytest.mark.chaos
+def test_a_learner_that_hangs_too_often_is_named(start: Start) -> None:
+    command = start("watchdog.progress_s=60", "steps=100000", "learner.restarts=0")
     command.wait_for_step(2)
     rank = actor(command, "LearnerWorker")
     os.kill(rank.pid, signal.SIGSTOP)

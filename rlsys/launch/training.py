@@ -142,11 +142,13 @@ class _Run:
             tell=self.reporter.message,
             moved=self.progress.moved,
         )
+        self.progress.give_up = self.processes.learner.give_up
 
     async def to_the_end(self, resumed: Checkpoint | None) -> bool:
         """Train from `resumed` on; restart the learner from the last checkpoint when a rank dies.
 
-        Engines and environments stay as they are. Returns False if a signal ended the run early.
+        The watchdog makes a learner that hangs look like one that died. Engines and environments
+        stay as they are. Returns False if a signal ended the run early.
         """
         died: LearnerDied | None = None
         for left in range(self.config.learner.restarts, -1, -1):
@@ -171,7 +173,7 @@ class _Run:
         step = 0 if resumed is None else resumed.step
         self.reporter.message(
             f"the learner is started again and goes on after step {step} (restarts left: {left}): "
-            f"{str(died).split(';')[0]}"
+            f"{str(died).split('; give the same command')[0]}"
         )
         self.reporter.rewind(step)
         with self.progress.waiting_for("the learner to start again"):
