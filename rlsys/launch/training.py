@@ -23,6 +23,7 @@ from rlsys.launch.supervision import EngineSupervisor
 from rlsys.launch.weights import connect
 from rlsys.signals import call_on_signals
 from rlsys.training.checkpoints import Checkpoint, CheckpointStore
+from rlsys.training.durable import naming
 from rlsys.training.evaluation import evaluate_policy, loss_warning
 from rlsys.training.loop import Parts, StopSignal, unless_stopped
 from rlsys.training.loop import train as run_loop
@@ -205,7 +206,7 @@ class _Run:
         if stop.is_set():
             reporter.message(f"stopped after step {step}; the same command goes on from there")
             return False
-        with self.progress.waiting_for("the export"):
+        with self.progress.waiting_for("the export"), naming(config.run_dir / EXPORT):
             await parts.learner.export(config.run_dir / EXPORT)
         await asyncio.to_thread(mark_finished, config.run_dir, step)
         return True

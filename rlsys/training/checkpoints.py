@@ -29,7 +29,7 @@ from rlsys.training.checkpoint_files import (
     seal,
     verify,
 )
-from rlsys.training.durable import disk_full, missing_bytes, sync_folder
+from rlsys.training.durable import disk_full, missing_bytes, naming, sync_folder
 from rlsys.training.group_codec import StoredGroup, encode_groups
 from rlsys.training.protocols import FinishedGroup, Learner
 
@@ -71,20 +71,26 @@ class CheckpointStore:
     ) -> None:
         """Write the checkpoint after `step` steps and delete those beyond the newest `keep`.
 
-        Raises CheckpointError if the disk has too little space; nothing of the save is left then.
+        Raises:
+            CheckpointError: the disk has too little space; nothing of the save is left then.
+            DiskError: the folder cannot be written for another reason.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._check_space(step)
-        partial = _new_folder(self._folder, f".step-{step}.partial")
+        target = self._folder / f"step-{step}"
+        with naming(target):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._check_space(step)
+            partial = _new_folder(self._folder, f".step-{step}.partial")
         try:
-            await learner.save(partial / LEARNER)
-            samples = await asyncio.gather(*(group.samples for group in finished.values()))
-            groups = [
-                StoredGroup(ticket, group.report, of_group)
-                for (ticket, group), of_group in zip(finished.items(), samples, strict=True)
-            ]
-            # In a thread: hashing and flushing take minutes for a large model, and rollouts go on.
-            await asyncio.to_thread(_finish, partial, step, groups)
+            with naming(target):
+                await learner.save(partial / LEARNER)
+                samples = await asyncio.gather(*(group.samples for group in finished.values()))
+                groups = [
+                    StoredGroup(ticket, group.report, of_group)
+                    for (ticket, group), of_group in zip(finished.items(), samples, strict=True)
+                ]
+                # In a thread: hashing and flushing take minutes for a large model, and rollouts go
+                # on.
+                await asyncio.to_thread(_finish, partial, step, groups)
         except BaseException as error:
             full = disk_full(error) or missing_bytes(self._folder, FULL_BYTES) > 0
             _remove(partial)
@@ -94,8 +100,9 @@ class CheckpointStore:
                     "written; free some space and give the same command again"
                 ) from error
             raise
-        self._publish(partial, step)
-        self._prune()
+        with naming(target):
+            self._publish(partial, target)
+            self._prune()
 
     def latest(self) -> Checkpoint | None:
         """Return the newest good checkpoint, None if nothing was saved yet; hashes all its files.
@@ -159,8 +166,7 @@ class CheckpointStore:
                 "the next one"
             )
 
-    def _publish(self, partial: Path, step: int) -> None:
-        target = self._folder / f"step-{step}"
+    def _publish(self, partial: Path, target: Path) -> None:
         if target.exists():
             _delete(target)
         os.replace(partial, target)

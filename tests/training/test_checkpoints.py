@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from checkpoints import change_state, finished_group, flip_byte, save, store
+from disks import disk
 
 from rlsys.errors import CheckpointError
 from rlsys.training import checkpoints as module
@@ -251,11 +252,8 @@ def test_space_is_checked_before_a_save(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 4 MiB."""
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(tmp_path)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("this user may not mount a disk")
-    yield tmp_path
-    subprocess.run(["umount", str(tmp_path)], check=True)
+    with disk(tmp_path, "4m"):
+        yield tmp_path
 
 
 def test_a_disk_that_is_really_full(small_disk: Path) -> None:
