@@ -1,10 +1,10 @@
 """Continue from a checkpoint that another number of ranks, or another ZeRO stage, wrote.
 
-DeepSpeed's universal checkpoints convert neither stage 0, nor stage 3 to the others, nor models
-with frozen weights, and read pickles that may run code. So the trained state is read here by
-parameter, from the files of all ranks, and every rank copies its own part into its new optimizer.
-Values are copied, not computed: weights in float32, both moments of AdamW and its step are the
-same bits as before. Nothing is written, so the checkpoint stays as it is.
+DeepSpeed's universal checkpoints cannot go from stage 3 to another stage or back, do not exist for
+stage 0, and are read as pickles that may run code. So the trained state is read here by parameter,
+from the files of all ranks, and every rank copies its own part into its new optimizer. Values are
+copied, not computed: weights in float32, both moments of AdamW and its step are the same bits as
+before. Nothing is written, so the checkpoint stays as it is.
 
     stage 0      one file: whole parameters and whole moments
     stages 1, 2  a file per rank: one flat vector of float32, of which every parameter owns a range;
