@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, TypedDict
@@ -14,7 +15,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import numpy as np
 import torch
 
+from learner.layout import TAG, Layout, planned_layout, written_layout
 from learner.lora import save_adapter
+from learner.reshard import read_state, restore_state
+from learner.safe_load import load_states, unreadable
 from learner.spec import LearnerSpec
 from learner.weights import checkpoint_weights, gathered, is_adapter
 from rlsys.errors import CheckpointError
@@ -22,9 +26,6 @@ from rlsys.errors import CheckpointError
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
     from transformers import PreTrainedModel
-
-TAG = "ranks"
-"""DeepSpeed's name for the only state inside a checkpoint folder."""
 
 TOKENIZER_FILES = (
     "tokenizer*",
@@ -66,36 +67,34 @@ def save_checkpoint(engine: DeepSpeedEngine, folder: Path, state: dict[str, int]
 def load_checkpoint(engine: DeepSpeedEngine, folder: Path, spec: LearnerSpec) -> dict[str, int]:
     """Restore what save_checkpoint wrote and return its `state`.
 
+    With the ranks and the ZeRO stage that wrote it, training goes on bit for bit. With others the
+    state is the same, bit for bit, and its division is new (learner.reshard).
+
     Raises:
-        CheckpointError: there is none, it was written with other ranks, another ZeRO stage or
-            other adapters, or a file holds more than tensors and plain values.
+        CheckpointError: there is none, it was written with other adapters, or a file holds more
+            than tensors and plain values.
     """
-    if not (folder / TAG).is_dir():
-        raise CheckpointError(
-            f"there is no learner checkpoint at {folder}; check the run directory"
-        )
-    engine.checkpoint_engine.load = _read_data_only
+    layout = written_layout(folder)
     try:
-        _, client_state = engine.load_checkpoint(str(folder), tag=TAG, custom_load_fn=_load_trained)
-        random_states = client_state["random_states"]
-        # Stage 0 splits nothing, so DeepSpeed would load its files with any number of ranks. A rank
-        # without a random state of its own could not continue exactly.
-        if len(random_states) != spec.config.ranks:
-            raise ValueError(f"it was written by {len(random_states)} ranks")
+        if layout == planned_layout(spec.config, spec.dtype):
+            engine.checkpoint_engine.load = load_states
+            _, counters = engine.load_checkpoint(str(folder), tag=TAG, custom_load_fn=_load_trained)
+        else:
+            counters = _load_resharded(engine, folder, layout)
+        random_states: list[RandomState] = counters["random_states"]
     except UnpicklingError as error:
-        cause = str(error).strip().splitlines()[0]
-        raise CheckpointError(
-            f"a file of the learner checkpoint at {folder} is damaged, or holds code, which is "
-            f"never run ({cause}); move the checkpoint away to go on from the one before"
-        ) from error
+        raise unreadable(folder, error) from error
     except Exception as error:  # DeepSpeed has no error of its own for a state that does not fit
         raise CheckpointError(
-            f"the learner checkpoint at {folder} does not fit learner.ranks {spec.config.ranks}, "
-            f"learner.zero_stage {spec.config.zero_stage} and learner.lora {_words(spec)} "
-            f"({' '.join(str(error).split())}); resume with the settings that wrote it"
+            f"the learner checkpoint at {folder}, written by {layout}, does not fit learner.ranks "
+            f"{spec.config.ranks}, learner.zero_stage {spec.config.zero_stage} and learner.lora "
+            f"{_words(spec)} ({' '.join(str(error).split())}); resume with the settings that wrote "
+            "it"
         ) from error
-    _restore_random_state(random_states[spec.rank])
-    state: dict[str, int] = client_state["rlsys"]
+    _apply_settings(engine, spec)
+    # A rank that is new takes the generators of another one.
+    _restore_random_state(random_states[spec.rank % len(random_states)])
+    state: dict[str, int] = counters["rlsys"]
     return state
 
 
@@ -124,21 +123,25 @@ def export_model(
     torch.distributed.barrier()  # the folder is complete when any rank returns
 
 
-def _read_data_only(path: str, map_location: Any = None) -> Any:
-    """Read a file of DeepSpeed's without running code from it.
+def _load_resharded(engine: DeepSpeedEngine, folder: Path, layout: Layout) -> Mapping[str, Any]:
+    trained = [name for name, p in engine.module.named_parameters() if p.requires_grad]
+    saved = read_state(folder, layout, trained)
+    restore_state(engine, saved)
+    return saved.counters
 
-    DeepSpeed reads its files with `weights_only=False`, as pickles that may call any function. What
-    they hold beside tensors and plain values are the records below.
+
+def _apply_settings(engine: DeepSpeedEngine, spec: LearnerSpec) -> None:
+    """Go on with the optimizer's settings of this run; DeepSpeed restores those of the checkpoint.
+
+    The learning rate is set at every step.
     """
-    from deepspeed.runtime.fp16.loss_scaler import LossScaler
-    from deepspeed.runtime.zero.config import ZeroStageEnum
-    from deepspeed.utils.tensor_fragment import fragment_address
-
-    # The last four are numpy's random state.
-    numpy_array = [np.ndarray, np.dtype, np.dtypes.UInt32DType, np._core.multiarray._reconstruct]  # type: ignore[attr-defined]
-    records = [LossScaler, ZeroStageEnum, fragment_address, *numpy_array]
-    with torch.serialization.safe_globals(records):
-        return torch.load(path, map_location=map_location, weights_only=True)
+    settings = spec.config.optimizer
+    for group in engine.optimizer.param_groups:
+        group["betas"] = settings.betas
+        group["eps"] = settings.epsilon
+        group["weight_decay"] = settings.weight_decay
+    if engine.zero_optimization_stage() > 0:  # at stage 0 learner.engine.update clips
+        engine.optimizer.clip_grad = settings.max_grad_norm
 
 
 def _load_trained(src: dict[str, torch.Tensor], dst: torch.nn.Module) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from learner.layout import planned_layout
 from learner.spec import LearnerSpec
 
 if TYPE_CHECKING:
@@ -75,8 +76,7 @@ def build_engine(policy: torch.nn.Module, spec: LearnerSpec) -> DeepSpeedEngine:
 
 
 def _configuration(spec: LearnerSpec) -> dict[str, object]:
-    bfloat16 = spec.dtype == "bfloat16"
-    stage = max(spec.config.zero_stage, 1) if bfloat16 else spec.config.zero_stage
+    stage = planned_layout(spec.config, spec.dtype).stage
     configuration: dict[str, object] = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
@@ -86,7 +86,7 @@ def _configuration(spec: LearnerSpec) -> dict[str, object]:
         "zero_allow_untested_optimizer": True,
         "zero_optimization": {"stage": stage, "reduce_bucket_size": REDUCE_BUCKET},
     }
-    if bfloat16:
+    if spec.dtype == "bfloat16":
         configuration["bf16"] = {"enabled": True, "check_grad_overflow": True}
         configuration["data_types"] = {"grad_accum_dtype": "fp32"}
     return configuration

@@ -77,6 +77,8 @@ class LearnerGroup:
         self._spec = spec
         self._options = options
         self._ranks = self._new_ranks()
+        self._call: asyncio.Timeout | None = None
+        self._why = ""
 
     def _new_ranks(self) -> list[RankHandle]:
         actor_class = ray.remote(LearnerWorker)
@@ -118,7 +120,8 @@ class LearnerGroup:
 
     async def address(self) -> tuple[str, int]:
         """Return the address of rank 0's node and a free port on it."""
-        return await self._ranks[0].address()
+        ((host, port),) = await self._all([self._ranks[0].address()])
+        return host, port
 
     async def step(self, groups: Sequence[TrainGroup]) -> dict[str, float]:
         """Train on a batch of groups; return LearnerWorker.step's metrics under a run's names."""
@@ -166,6 +169,22 @@ class LearnerGroup:
         """Write a Hugging Face folder of the current weights."""
         await self._all(rank.export(folder.absolute()) for rank in self._ranks)
 
+    async def answers(self) -> bool:
+        """Return True if every rank takes calls, so none hangs in the last one."""
+        return all(await asyncio.gather(*(rank.answers() for rank in self._ranks)))
+
+    def give_up(self, why: str) -> bool:
+        """Let the call that runs raise LearnerDied(why), as if a rank had died.
+
+        For ranks that hang: they raise nothing, and `restart` ends them. Returns False if no call
+        runs.
+        """
+        if self._call is None:
+            return False
+        self._why = why
+        self._call.reschedule(asyncio.get_running_loop().time())
+        return True
+
     async def close(self) -> None:
         """End every rank and free its resources."""
         try:
@@ -185,14 +204,20 @@ class LearnerGroup:
         death. So the others get some time to say that one of them died, which is the cause.
         """
         tasks = [asyncio.ensure_future(call) for call in calls]
+        running = self._call = asyncio.timeout(None)  # `give_up` sets its end
         try:
-            return await asyncio.gather(*tasks)
+            async with running:
+                return await asyncio.gather(*tasks)
         except LearnerDied:
             raise
         except Exception as error:
+            if running.expired():
+                raise LearnerDied(self._why) from error
             await asyncio.wait(tasks, timeout=DEATH_SECONDS)
             for task in tasks:
                 death = task.exception() if task.done() else None
                 if isinstance(death, LearnerDied):
                     raise death from error
             raise
+        finally:
+            self._call = None

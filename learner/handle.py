@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import ray
 from ray.exceptions import RayActorError
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 T = TypeVar("T")
+
+ANSWER_SECONDS: Final = 10.0
+"""How long an idle rank may take to answer."""
 
 
 class RankHandle:
@@ -72,6 +76,15 @@ class RankHandle:
     async def export(self, folder: Path) -> None:
         """Write a Hugging Face folder."""
         await self._answer(self.actor.export.remote(folder))
+
+    async def answers(self) -> bool:
+        """Return True if the rank takes a call within ANSWER_SECONDS; one that works does not."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self.actor.__ray_ready__.remote()
+        except (TimeoutError, RayActorError):
+            return False
+        return True
 
     async def close(self) -> None:
         """Leave the process group."""

@@ -55,6 +55,10 @@ class StalledError(RlsysError, RuntimeError):
     """Nothing has moved for too long; the message names who does not answer."""
 
 
+class DiskError(RlsysError, OSError):
+    """A file of the run cannot be written; the message names the file."""
+
+
 class CheckpointError(RlsysError, RuntimeError):
     """A checkpoint cannot be written, read or does not fit the configuration."""
 

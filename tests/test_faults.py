@@ -18,6 +18,7 @@ import psutil
 import pytest
 import yaml
 from commands import START_SECONDS, Command, wait_until
+from disks import disk, fill, make_room
 
 from rlsys.launch.processes import weights_folder
 
@@ -173,8 +174,36 @@ def test_engines_that_hang(start: Start, undisturbed: dict[str, Any]) -> None:
 
 
 @pytest.mark.chaos
-def test_a_learner_that_hangs_is_named(start: Start) -> None:
-    command = start("watchdog.progress_s=60", "steps=100000")
+def test_a_learner_that_hangs_is_started_again(start: Start, undisturbed: dict[str, Any]) -> None:
+    command = start("watchdog.progress_s=60")
+    command.wait_for_step(7)
+    rank = actor(command, "LearnerWorker")
+    os.kill(rank.pid, signal.SIGSTOP)
+    ends_as(command, undisturbed)
+    again = "the learner is started again and goes on after step"
+    (line,) = [line for line in command.output.splitlines() if again in line]
+    assert "nothing has moved for watchdog.progress_s 60 s" in line
+    stacks = (command.run_dir / "stacks" / "waiting.txt").read_text()
+    assert "learner rank 0 does not answer" in stacks
+    assert f"process {rank.pid}" in stacks
+    assert not rank.is_running()
+
+
+@pytest.mark.chaos
+def test_a_collective_that_never_ends(start: Start) -> None:
+    """One of two ranks hangs, so the other one waits for it in a reduction."""
+    command = start("watchdog.progress_s=60", "learner.ranks=2", "learner.zero_stage=3")
+    command.wait_for_step(7)
+    os.kill(actor(command, "LearnerWorker", index=1).pid, signal.SIGSTOP)
+    assert command.wait() == 0, command.output
+    assert command.all_gone(15), command.processes()
+    assert [row["step"] for row in command.steps()] == list(range(1, CONFIG["steps"] + 1))
+    assert "the learner is started again and goes on after step" in command.output
+
+
+@pytest.mark.chaos
+def test_a_learner_that_hangs_too_often_is_named(start: Start) -> None:
+    command = start("watchdog.progress_s=60", "steps=100000", "learner.restarts=0")
     command.wait_for_step(2)
     rank = actor(command, "LearnerWorker")
     os.kill(rank.pid, signal.SIGSTOP)
@@ -192,6 +221,38 @@ def test_a_learner_that_hangs_is_named(start: Start) -> None:
     assert "learner rank 0 does not answer" in (stacks / "waiting.txt").read_text()
     environment = next(stacks.glob("*EnvironmentActor*"))
     assert "Thread 0x" in environment.read_text() or "Thread " in environment.read_text()
+
+
+@pytest.mark.chaos
+def test_other_ranks_at_another_stage_go_on(start: Start) -> None:
+    """Two ranks at ZeRO stage 3, then one at stage 2, then one without ZeRO."""
+    layouts = {10: (2, 3), 20: (1, 2), 30: (1, 0)}
+    for steps, (ranks, stage) in layouts.items():
+        command = start(f"steps={steps}", f"learner.ranks={ranks}", f"learner.zero_stage={stage}")
+        assert command.wait() == 0, command.output
+        rows = command.steps()
+        assert [row["step"] for row in rows] == list(range(1, steps + 1))
+        assert all(row["gap/canary"] < 1e-3 for row in rows)
+        if steps > 10:
+            assert f"divided anew for 1 rank at ZeRO stage {stage}" in command.output
+            assert f"resuming after step {steps - 10} of {steps}" in command.output
+
+
+@pytest.mark.chaos
+def test_a_disk_that_becomes_full(
+    start: Start, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    with disk(tmp_path / "run", "20m") as run_dir:
+        command = start()
+        command.wait_for_step(7)
+        fill(run_dir)
+        assert command.wait() == 1, command.output
+        assert command.all_gone(15), command.processes()
+        (line,) = [line for line in command.output.splitlines() if line.startswith("rlsys: ")]
+        assert "the disk" in line and "full" in line and str(run_dir) in line
+        assert "Traceback" not in command.output
+        make_room(run_dir)
+        ends_as(start(), undisturbed)
 
 
 SIGNALS: dict[str, tuple[signal.Signals, Callable[[Command], object]]] = {

@@ -6,7 +6,7 @@ Heavy libraries are imported inside the commands, so that help and input errors 
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -20,6 +20,9 @@ from rlsys.cli.common import (
     sentences,
     terminal,
 )
+
+if TYPE_CHECKING:
+    from rlsys.config import RunConfig
 
 
 class _Commands(TyperGroup):
@@ -65,7 +68,6 @@ def train(
     """Train a reasoner, or continue the run in the run directory."""
     with sentences():
         from rlsys.config.loading import dump_config, load_config
-        from rlsys.launch.inputs import check_inputs
         from rlsys.launch.preflight import batch_table, check_local_gpus
         from rlsys.reporting.metrics_file import read_reference
         from rlsys.training.run_folder import (
@@ -90,9 +92,7 @@ def train(
         if warning := config.environment.evaluation_warning:
             typer.echo(f"rlsys: warning: {warning}", err=True)
         if dry_run:
-            console = terminal()
-            console.print(batch_table(config))
-            console.print(check_inputs(config).summary, highlight=False)
+            _dry_run(config)
             return
         from rlsys.launch import training
         from rlsys.reporting.reporter import RunReporter
@@ -112,6 +112,24 @@ def train(
             if not training.train(config, reporter, checkpoints, resumed):
                 raise typer.Exit(STOPPED)
             reporter.final_table()
+
+
+def _dry_run(config: RunConfig) -> None:
+    """Print what a start would do, down to the checkpoint that it would go on from."""
+    from rlsys.launch.inputs import check_inputs
+    from rlsys.launch.preflight import batch_table
+    from rlsys.launch.resuming import check_layout
+    from rlsys.training.checkpoints import CheckpointStore
+    from rlsys.training.run_folder import CHECKPOINTS
+
+    console = terminal()
+    console.print(batch_table(config))
+    console.print(check_inputs(config).summary, highlight=False)
+    folder = config.run_dir / CHECKPOINTS
+    resumed = CheckpointStore(folder, config.checkpoint.keep, typer.echo).inspect()
+    if resumed is not None:
+        check_layout(config, resumed, typer.echo)
+        typer.echo(f"the run would go on after step {resumed.step} of {config.steps}")
 
 
 @app.command(context_settings=SETTINGS_AS_OPTIONS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -37,7 +38,9 @@ async def investigate(actors: Mapping[str, ActorHandle], run_dir: Path, waits: s
     processes = list(run_processes(RUN_MARK, str(os.getpid())))
     stopped = await asyncio.to_thread(write_stacks, processes, folder)
     lines = [waits, *silent, *stopped]
-    (folder / "waiting.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    text = "".join(f"{line}\n" for line in lines)
+    with suppress(OSError):  # a full disk must not hide what is known
+        (folder / "waiting.txt").write_text(text, encoding="utf-8")
     return silent + stopped
 
 

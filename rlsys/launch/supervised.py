@@ -11,7 +11,9 @@ from rlsys.launch.session import ray_session, reserve_placement, run
 from rlsys.sft.rows import SupervisedRows, supervised_rows
 from rlsys.tokenization.model_folder import resolve_model_path
 from rlsys.tokenization.tokenizer import load_tokenizer
+from rlsys.training.durable import naming
 from rlsys.training.protocols import Reporter
+from rlsys.training.run_folder import EXPORT
 
 
 def sft(config: SftConfig, reporter: Reporter) -> None:
@@ -53,4 +55,5 @@ async def _steps(
         metrics["time/step"] = time.monotonic() - started
         if (step + 1) % config.log_every == 0 or step + 1 == config.steps:
             reporter.step(step + 1, metrics)
-    await learner.export(config.run_dir / "export")
+    with naming(config.run_dir / EXPORT):
+        await learner.export(config.run_dir / EXPORT)

@@ -16,12 +16,14 @@ from rlsys.grading.compare import self_test
 from rlsys.launch.inputs import check_inputs
 from rlsys.launch.investigation import investigate
 from rlsys.launch.processes import Processes, evaluation_processes, training_processes
+from rlsys.launch.resuming import check_layout
 from rlsys.launch.runner import stored_groups
 from rlsys.launch.session import cause, ray_session, run
 from rlsys.launch.supervision import EngineSupervisor
 from rlsys.launch.weights import connect
 from rlsys.signals import call_on_signals
 from rlsys.training.checkpoints import Checkpoint, CheckpointStore
+from rlsys.training.durable import naming
 from rlsys.training.evaluation import evaluate_policy, loss_warning
 from rlsys.training.loop import Parts, StopSignal, unless_stopped
 from rlsys.training.loop import train as run_loop
@@ -44,6 +46,8 @@ def train(
         False if SIGTERM or Ctrl-C ended the run early; what was finished is in its checkpoint.
     """
     inputs = _checked(config, reporter)
+    if resumed is not None:
+        check_layout(config, resumed, reporter.message)
     with ray_session(config):
         return run(_train(config, inputs, reporter, checkpoints, resumed))
 
@@ -139,11 +143,13 @@ class _Run:
             tell=self.reporter.message,
             moved=self.progress.moved,
         )
+        self.progress.give_up = self.processes.learner.give_up
 
     async def to_the_end(self, resumed: Checkpoint | None) -> bool:
         """Train from `resumed` on; restart the learner from the last checkpoint when a rank dies.
 
-        Engines and environments stay as they are. Returns False if a signal ended the run early.
+        The watchdog makes a learner that hangs look like one that died. Engines and environments
+        stay as they are. Returns False if a signal ended the run early.
         """
         died: LearnerDied | None = None
         for left in range(self.config.learner.restarts, -1, -1):
@@ -168,7 +174,7 @@ class _Run:
         step = 0 if resumed is None else resumed.step
         self.reporter.message(
             f"the learner is started again and goes on after step {step} (restarts left: {left}): "
-            f"{str(died).split(';')[0]}"
+            f"{str(died).split('; give the same command')[0]}"
         )
         self.reporter.rewind(step)
         with self.progress.waiting_for("the learner to start again"):
@@ -200,7 +206,7 @@ class _Run:
         if stop.is_set():
             reporter.message(f"stopped after step {step}; the same command goes on from there")
             return False
-        with self.progress.waiting_for("the export"):
+        with self.progress.waiting_for("the export"), naming(config.run_dir / EXPORT):
             await parts.learner.export(config.run_dir / EXPORT)
         await asyncio.to_thread(mark_finished, config.run_dir, step)
         return True

@@ -8,18 +8,23 @@ A run resumed at step N drops the rows after N: the steps they tell of are train
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlsys.errors import ConfigError
-from rlsys.training.durable import replace_file
+from rlsys.training.durable import missing_bytes, naming, replace_file
+from rlsys.training.run_folder import TENSORBOARD
 
 METRICS = "metrics.jsonl"
+EVENT_BYTES = 256
+"""More than TensorBoard needs for a number with its name."""
 EVALUATION = "evaluation/"
 THOUGHT_LENGTH = "thought/length"
 RESPONSE_LENGTH = "response/length"
@@ -53,28 +58,40 @@ class MetricsSink:
         # The import takes seconds (torch) and is only worth them for a run.
         from torch.utils.tensorboard import SummaryWriter
 
-        run_dir.mkdir(parents=True, exist_ok=True)
-        drop_rows_after(run_dir / METRICS, resumed_step)
-        self._file = (run_dir / METRICS).open("a", encoding="utf-8")
+        self._path, self._folder = run_dir / METRICS, run_dir / TENSORBOARD
         purge_step = resumed_step + 1 if resumed_step else None
-        self._events = SummaryWriter(str(run_dir / "tensorboard"), purge_step=purge_step)
+        with naming(self._path):
+            run_dir.mkdir(parents=True, exist_ok=True)
+            drop_rows_after(self._path, resumed_step)
+            self._file = self._path.open("a", encoding="utf-8")
+        with naming(self._folder):
+            self._events = SummaryWriter(str(self._folder), purge_step=purge_step)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one row; numbers that are not finite become null, which JSON can hold."""
         finite = {k: float(v) if math.isfinite(v) else None for k, v in metrics.items()}
         row = {"step": step, "time": round(time.time(), 3), **finite}
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        for name, value in metrics.items():
-            # TensorBoard takes no half of a surrogate pair, which a server's name may hold.
-            self._events.add_scalar(name.encode("utf-8", "replace").decode(), value, step)
-        self._events.flush()
+        with naming(self._path):
+            self._file.write(json.dumps(row) + "\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        with naming(self._folder):
+            # TensorBoard writes in a thread, which prints a traceback when the disk is full.
+            if missing_bytes(self._folder, EVENT_BYTES * len(metrics)):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            for name, value in metrics.items():
+                # TensorBoard takes no half of a surrogate pair, which a server's name may hold.
+                self._events.add_scalar(name.encode("utf-8", "replace").decode(), value, step)
+            self._events.flush()
 
     def close(self) -> None:
         """Close both files."""
-        self._file.close()
-        self._events.close()
+        # Every row is on the disk. What is left is one that a full disk refused, and its error has
+        # been raised already.
+        with suppress(OSError):
+            self._file.close()
+        with suppress(OSError):
+            self._events.close()
 
 
 def drop_rows_after(path: Path, step: int) -> None:

@@ -34,11 +34,10 @@ from rlsys.reporting.metrics_file import (
     read_evaluations,
 )
 from rlsys.reporting.tables import evaluation_table
-from rlsys.training.durable import replace_file
+from rlsys.training.durable import naming, replace_file
 from rlsys.training.ledger import GroupFate
-from rlsys.training.run_folder import CONFIG
+from rlsys.training.run_folder import CONFIG, SAMPLES
 
-SAMPLES = "samples"
 OWN_SAMPLES = re.compile(r"(?:step|evaluation)-([0-9]+)\.jsonl")
 
 
@@ -170,18 +169,21 @@ class RunReporter:
 
     def _open(self) -> MetricsSink:
         if self._sink is None:
-            self._run_dir.mkdir(parents=True, exist_ok=True)
+            with naming(self._run_dir):
+                self._run_dir.mkdir(parents=True, exist_ok=True)
             _write_if_new(self._run_dir / CONFIG, self._config_yaml)
-            _drop_samples_after(self._run_dir / SAMPLES, self._resumed_step)
+            with naming(self._run_dir / SAMPLES):
+                _drop_samples_after(self._run_dir / SAMPLES, self._resumed_step)
             self._sink = MetricsSink(self._run_dir, self._resumed_step)
             self._ledger = LedgerSink(self._run_dir, self._resumed_step)
         return self._sink
 
     def _write_samples(self, name: str, episodes: Sequence[Mapping[str, Any]]) -> None:
-        folder = self._run_dir / SAMPLES
-        folder.mkdir(exist_ok=True)
+        path = self._run_dir / SAMPLES / f"{name}.jsonl"
         text = "".join(f"{_json_line(episode)}\n" for episode in episodes)
-        (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
+        with naming(path):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
 
     def _print(self, text: str) -> None:
         # Lines are for grep: never wrapped at the width of a console that is no terminal.

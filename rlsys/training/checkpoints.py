@@ -29,7 +29,7 @@ from rlsys.training.checkpoint_files import (
     seal,
     verify,
 )
-from rlsys.training.durable import disk_full, missing_bytes, sync_folder
+from rlsys.training.durable import disk_full, missing_bytes, naming, sync_folder
 from rlsys.training.group_codec import StoredGroup, encode_groups
 from rlsys.training.protocols import FinishedGroup, Learner
 
@@ -71,20 +71,26 @@ class CheckpointStore:
     ) -> None:
         """Write the checkpoint after `step` steps and delete those beyond the newest `keep`.
 
-        Raises CheckpointError if the disk has too little space; nothing of the save is left then.
+        Raises:
+            CheckpointError: the disk has too little space; nothing of the save is left then.
+            DiskError: the folder cannot be written for another reason.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._check_space(step)
-        partial = _new_folder(self._folder, f".step-{step}.partial")
+        target = self._folder / f"step-{step}"
+        with naming(target):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._check_space(step)
+            partial = _new_folder(self._folder, f".step-{step}.partial")
         try:
-            await learner.save(partial / LEARNER)
-            samples = await asyncio.gather(*(group.samples for group in finished.values()))
-            groups = [
-                StoredGroup(ticket, group.report, of_group)
-                for (ticket, group), of_group in zip(finished.items(), samples, strict=True)
-            ]
-            # In a thread: hashing and flushing take minutes for a large model, and rollouts go on.
-            await asyncio.to_thread(_finish, partial, step, groups)
+            with naming(target):
+                await learner.save(partial / LEARNER)
+                samples = await asyncio.gather(*(group.samples for group in finished.values()))
+                groups = [
+                    StoredGroup(ticket, group.report, of_group)
+                    for (ticket, group), of_group in zip(finished.items(), samples, strict=True)
+                ]
+                # In a thread: hashing and flushing take minutes for a large model, and rollouts go
+                # on.
+                await asyncio.to_thread(_finish, partial, step, groups)
         except BaseException as error:
             full = disk_full(error) or missing_bytes(self._folder, FULL_BYTES) > 0
             _remove(partial)
@@ -94,8 +100,9 @@ class CheckpointStore:
                     "written; free some space and give the same command again"
                 ) from error
             raise
-        self._publish(partial, step)
-        self._prune()
+        with naming(target):
+            self._publish(partial, target)
+            self._prune()
 
     def latest(self) -> Checkpoint | None:
         """Return the newest good checkpoint, None if nothing was saved yet; hashes all its files.
@@ -106,6 +113,16 @@ class CheckpointStore:
             CheckpointError: none is good, or a newer version of rlsys wrote the newest. Nothing is
                 renamed then.
         """
+        return self._newest(self._set_aside)
+
+    def inspect(self) -> Checkpoint | None:
+        """Return and tell what `latest` would, and raise what it would raise; rename nothing."""
+        return self._newest(
+            lambda folder, what: self._tell(f"checkpoint {folder} is damaged: {what}")
+        )
+
+    def _newest(self, handle: Callable[[Path, str], None]) -> Checkpoint | None:
+        """Return the newest good checkpoint after `handle` was called with all newer ones."""
         damages: dict[Path, str] = {}
         for step in reversed(whole_steps(self._folder)):
             folder = self._folder / f"step-{step}"
@@ -115,7 +132,7 @@ class CheckpointStore:
                 damages[folder] = str(damage)
                 continue
             for damaged, what in damages.items():
-                self._set_aside(damaged, f"{what}; the run goes on from step {step}")
+                handle(damaged, f"{what}; the run goes on from step {step}")
             return Checkpoint(step, folder)
         # A run with nothing but damaged checkpoints must not start from step 0 by itself: its
         # metrics and samples would be dropped.
@@ -149,8 +166,7 @@ class CheckpointStore:
                 "the next one"
             )
 
-    def _publish(self, partial: Path, step: int) -> None:
-        target = self._folder / f"step-{step}"
+    def _publish(self, partial: Path, target: Path) -> None:
         if target.exists():
             _delete(target)
         os.replace(partial, target)

@@ -10,8 +10,11 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
+
+from rlsys.errors import DiskError, RlsysError
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 FULL_TEXTS: Final = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
@@ -20,19 +23,48 @@ UNFLUSHABLE: Final = frozenset({errno.EINVAL, errno.ENOTSUP})
 """What some network file systems return for fsync of a folder; there is nothing to wait for."""
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Write `path` in one piece: after a kill or a power cut it holds the old text or the new."""
-    aside = path.with_name(f"{path.name}.tmp")
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Turn a file system's error in the block into one sentence that names `path`: a DiskError.
+
+    The system's own error has no name where it is not raised by opening a file.
+    """
     try:
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    except OSError:
-        aside.unlink(missing_ok=True)
+        yield
+    except RlsysError:
         raise
-    sync_folder(path.parent)
+    except Exception as error:
+        remedy = "give the same command again to go on from the last checkpoint"
+        if disk_full(error):
+            raise DiskError(
+                f"the disk is full, so {path} was not written; free some space and {remedy}"
+            ) from error
+        if isinstance(error, OSError):
+            raise DiskError(
+                f"{path} cannot be written ({error.strerror or error}); make it writable and "
+                f"{remedy}"
+            ) from error
+        raise
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write `path` in one piece: after a kill or a power cut it holds the old text or the new.
+
+    Raises DiskError.
+    """
+    aside = path.with_name(f"{path.name}.tmp")
+    with naming(path):
+        try:
+            with aside.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, path)
+        except OSError:
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
 
 
 def sync_tree(folder: Path) -> None:

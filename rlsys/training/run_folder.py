@@ -14,11 +14,13 @@ from rlsys.config.loading import load_recorded
 from rlsys.config.reading import read_tree
 from rlsys.errors import ConfigError, RunFolderError
 from rlsys.training.checkpoints import whole_steps
-from rlsys.training.durable import replace_file, sync_tree
+from rlsys.training.durable import naming, replace_file, sync_tree
 
 CONFIG = "config.yaml"
 CHECKPOINTS = "checkpoints"
 EXPORT = "export"
+SAMPLES = "samples"
+TENSORBOARD = "tensorboard"
 FINISHED = "finished.json"
 
 FREE_KEYS = (
@@ -52,7 +54,7 @@ def last_checkpoint(run_dir: Path) -> int:
 
 
 def check_writable(run_dir: Path) -> None:
-    """Write a test file where the run will write, and delete it; makes no folder.
+    """Write a test file in every folder that the run writes to, and delete it; makes no folder.
 
     Raises RunFolderError.
     """
@@ -60,10 +62,13 @@ def check_writable(run_dir: Path) -> None:
     try:
         while not os.path.lexists(place):
             place = place.parent
-        if not place.is_dir():
-            raise NotADirectoryError("it is no folder")
-        with tempfile.TemporaryFile(dir=place) as file:
-            file.write(b"rlsys")
+        within = [run_dir / name for name in (CHECKPOINTS, SAMPLES, TENSORBOARD)]
+        places = [place, *filter(os.path.lexists, within)]
+        for place in places:
+            if not place.is_dir():
+                raise NotADirectoryError("it is no folder")
+            with tempfile.TemporaryFile(dir=place) as file:
+                file.write(b"rlsys")
     except OSError as error:
         raise RunFolderError(
             f"run_dir {str(run_dir)!r} cannot be written ({place}: {error.strerror or error}); "
@@ -73,7 +78,8 @@ def check_writable(run_dir: Path) -> None:
 
 def mark_finished(run_dir: Path, step: int) -> None:
     """Record that the run has ended after `step` steps and that its export is complete."""
-    sync_tree(run_dir / EXPORT)
+    with naming(run_dir / EXPORT):
+        sync_tree(run_dir / EXPORT)
     replace_file(run_dir / FINISHED, msgspec.json.encode(_Finished(step)).decode() + "\n")
 
 

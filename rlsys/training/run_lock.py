@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 
 from rlsys.errors import RunFolderError
+from rlsys.training.durable import naming
 
 LOCK: Final = "run.lock"
 SIGN_SECONDS: Final = 5.0
@@ -72,8 +73,11 @@ def run_lock(run_dir: Path, tell: Callable[[str], None]) -> Iterator[None]:
     finally:
         ended.set()
         signs.join()
-        if _read(path) == own:
-            path.unlink(missing_ok=True)
+        # A lock that cannot be deleted, on a disk that has become read-only, is that of a dead run
+        # from now on, and must not hide why this one ended.
+        with suppress(OSError):
+            if _read(path) == own:
+                path.unlink(missing_ok=True)
         with suppress(OSError):  # something is in it, which is the normal case
             run_dir.rmdir()
 
@@ -104,14 +108,19 @@ def _take(path: Path, own: Owner) -> bool:
 
 
 def _create(path: Path, own: Owner) -> bool:
-    try:
-        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-    except FileExistsError:
-        return False
-    with os.fdopen(handle, "wb") as file:
-        file.write(msgspec.json.encode(own))
-        file.flush()
-        os.fsync(file.fileno())
+    with naming(path):
+        try:
+            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except FileExistsError:
+            return False
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(msgspec.json.encode(own))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            path.unlink()  # an empty lock would make the next run wait for a sign of this one
+            raise
     return True
 
 

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +37,8 @@ def run_processes(mark: str, value: str) -> Iterator[psutil.Process]:
 
 def write_stacks(processes: list[psutil.Process], folder: Path) -> list[str]:
     """Write NAME-PID.txt for every process; return a sentence about each that is stopped."""
-    folder.mkdir(parents=True, exist_ok=True)
+    with suppress(OSError):  # a disk that is full, or folders that cannot be written any more
+        folder.mkdir(parents=True, exist_ok=True)
     pyspy = shutil.which("py-spy")
     if pyspy is None:
         for process in processes:
@@ -54,7 +56,8 @@ def write_stacks(processes: list[psutil.Process], folder: Path) -> list[str]:
         text = text or "no stack: the process did not answer, or has no handler for SIGUSR1\n"
         header = f"process {process.pid}: {name}\nstate: {status}\n\n"
         file = folder / f"{name.replace('/', '_').replace(':', '_')}-{process.pid}.txt"
-        file.write_text(header + text, encoding="utf-8")
+        with suppress(OSError):
+            file.write_text(header + text, encoding="utf-8")
     return stopped
 
 

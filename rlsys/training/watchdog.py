@@ -1,7 +1,8 @@
-"""The watchdog: a run that makes no progress ends with a sentence instead of waiting for ever.
+"""The watchdog: a run that makes no progress does not wait for ever.
 
 A process that hangs raises no error, and whoever waits for it waits silently. So everything that
-shows progress is reported to `Progress`: training steps, finished groups, sampled tokens.
+shows progress is reported to `Progress`: training steps, finished groups, sampled tokens. A learner
+that hangs is started again like one that died; everything else ends the run with a sentence.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ SUSPENDED_S: Final = 5.0
 class Progress:
     """When the run moved last, and what it waits for."""
 
+    give_up: Callable[[str], bool] = lambda why: False
+    """Ends the call that the run waits for, for the reason `why`, if what was called can be started
+    again; returns whether there was such a call."""
     _moved_at: float = field(default_factory=time.monotonic)
     _waits: list[str] = field(default_factory=list)
 
@@ -56,7 +60,7 @@ class Progress:
 async def watch(
     progress: Progress, limit_s: float, investigate: Callable[[str], Awaitable[Sequence[str]]]
 ) -> None:
-    """Return never; raise StalledError once nothing has moved for `limit_s` seconds.
+    """Return never; give up the learner or raise StalledError if nothing moves for `limit_s` s.
 
     Args:
         progress: what the run reports to.
@@ -69,14 +73,17 @@ async def watch(
             await _sleep(min(left, TICK_S), progress)
         waits = f"nothing has moved for watchdog.progress_s {limit_s:g} s; the run waits for "
         waits += progress.waits
-        found = await investigate(waits)
-        if progress.idle_s >= limit_s:  # else it has moved meanwhile
-            break
-    raise StalledError(
-        f"{waits}; {'; '.join(found) or 'every process answers'}; the stacks of all processes on "
-        "this machine are in the folder stacks of the run; give the same command again to go on "
-        "from the last checkpoint"
-    )
+        found = await investigate(waits)  # first, because stacks are gone with their processes
+        if progress.idle_s < limit_s:  # it has moved meanwhile
+            continue
+        why = (
+            f"{waits}; {'; '.join(found) or 'every process answers'}; the stacks of all processes "
+            "on this machine are in the folder stacks of the run; give the same command again to "
+            "go on from the last checkpoint"
+        )
+        if not progress.give_up(why):
+            raise StalledError(why)
+        progress.moved()
 
 
 async def _sleep(seconds: float, progress: Progress) -> None:

@@ -31,6 +31,10 @@ class WeightSource(Protocol):
         """Log-probs of fixed sequences under the learner's weights, see WeightSink.verify."""
         ...
 
+    async def answers(self) -> bool:
+        """Return True if the learner takes calls; one that hangs in a call does not."""
+        ...
+
 
 class WeightSink(Protocol):
     """The engines' side. An engine that dies leaves, and each call goes on with the others."""
@@ -110,7 +114,9 @@ class WeightSync:
 
         Engines that die meanwhile are left out; the gap is NaN if none is left.
 
-        Raises SyncError after the deadline or if the canary fails; the run must not go on then.
+        Raises:
+            SyncError: the deadline passed, or the canary failed; the run must not go on then.
+            LearnerDied: the learner hangs in the update.
         """
         self._version = version
         return await self._bring(version, self.sink)
@@ -154,6 +160,12 @@ class WeightSync:
                 raise LearnerDied(
                     "the learner waits in a broadcast for an engine that died, and can only be "
                     "started again"
+                ) from error
+            if not await self.source.answers():
+                raise LearnerDied(
+                    f"the learner did not send the weights of version {version} within "
+                    f"sync.deadline_s {self.deadline_s:g}, and it hangs; give the same command "
+                    "again to go on from the last checkpoint"
                 ) from error
             raise SyncError(
                 f"weights of version {version} did not reach every engine within "

@@ -30,6 +30,9 @@ class World:
         self.log: list[str] = []
         self.learner = self
 
+    def give_up(self, why: str) -> bool:
+        raise AssertionError("nothing hangs here")
+
     def message(self, text: str) -> None:
         self.log.append(text)
 

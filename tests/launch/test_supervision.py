@@ -47,6 +47,9 @@ class Source:
     async def sequence_logprobs(self, sequences: Sequence[Tokens]) -> list[Floats]:
         return [np.zeros(len(s) - 1, np.float32) for s in sequences]
 
+    async def answers(self) -> bool:
+        return not self.stuck
+
 
 class World:
     """A pool of engines under supervision, and the driver's end of weight syncs."""

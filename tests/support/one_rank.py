@@ -26,6 +26,7 @@ def start(
     loss: LossConfig = LOSS,
     rate: float = 3e-3,
     max_grad_norm: float = 0.5,
+    betas: tuple[float, float] = (0.9, 0.95),
     temperature: float = 0.8,
     **config: Any,
 ) -> LearnerWorker:
@@ -33,7 +34,7 @@ def start(
 
     Workers may follow one another in a process: all but the first find the group they need.
     """
-    optimizer = OptimizerConfig(learning_rate=rate, max_grad_norm=max_grad_norm)
+    optimizer = OptimizerConfig(learning_rate=rate, max_grad_norm=max_grad_norm, betas=betas)
     spec = LearnerSpec(
         model_path=path,
         dtype=dtype,

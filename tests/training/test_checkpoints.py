@@ -6,11 +6,12 @@ import errno
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from checkpoints import change_state, finished_group, flip_byte, save, store
+from checkpoints import DAMAGES, finished_group, flip_byte, save, store
+from disks import disk
 
 from rlsys.errors import CheckpointError
 from rlsys.training import checkpoints as module
@@ -100,61 +101,6 @@ def test_a_left_over_that_cannot_be_deleted_is_in_nobodys_way(
     monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
     save(store(tmp_path), 2)
     assert names(tmp_path) == [".step-2.partial", "step-2"]
-
-
-def make_folder(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
-
-
-DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "truncated": (
-        lambda folder: os.truncate(folder / "learner/ranks/model.pt", 60),
-        "learner/ranks/model.pt has 60 bytes instead of 100",
-    ),
-    "empty": (
-        lambda folder: (folder / "learner/ranks/model.pt").write_bytes(b""),
-        "learner/ranks/model.pt has 0 bytes instead of 100",
-    ),
-    "flipped byte": (
-        lambda folder: flip_byte(folder / "learner/ranks/optimizer.pt"),
-        "learner/ranks/optimizer.pt has changed",
-    ),
-    "missing file": (
-        lambda folder: (folder / "learner/ranks/optimizer.pt").unlink(),
-        "learner/ranks/optimizer.pt is missing",
-    ),
-    "extra file of the learner": (
-        lambda folder: (folder / "learner/ranks/rank_1.pt").write_bytes(b"1"),
-        "learner/ranks/rank_1.pt was not written with this checkpoint",
-    ),
-    "garbage of groups": (
-        lambda folder: (folder / "groups.msgpack").write_bytes(b"?"),
-        "groups.msgpack has changed",
-    ),
-    "missing groups": (
-        lambda folder: (folder / "groups.msgpack").unlink(),
-        "groups.msgpack is missing",
-    ),
-    "missing state": (lambda folder: (folder / "state.json").unlink(), "state.json is missing"),
-    "empty state": (
-        lambda folder: (folder / "state.json").write_bytes(b""),
-        "state.json is not readable",
-    ),
-    "state that is no text": (
-        lambda folder: (folder / "state.json").write_bytes(b"\xff\xfe"),
-        "state.json is not readable",
-    ),
-    "state without files": (
-        lambda folder: change_state(folder, files=[]),
-        "was not written with this checkpoint",
-    ),
-    "state of another step": (lambda folder: change_state(folder, step=3), "holds step 3"),
-    "a folder that is a file": (
-        lambda folder: make_folder(folder / "groups.msgpack"),
-        "groups.msgpack",
-    ),
-}
 
 
 def test_every_damage_is_named_and_the_checkpoint_before_is_used(tmp_path: Path) -> None:
@@ -251,11 +197,8 @@ def test_space_is_checked_before_a_save(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 4 MiB."""
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(tmp_path)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("this user may not mount a disk")
-    yield tmp_path
-    subprocess.run(["umount", str(tmp_path)], check=True)
+    with disk(tmp_path, "4m"):
+        yield tmp_path
 
 
 def test_a_disk_that_is_really_full(small_disk: Path) -> None:

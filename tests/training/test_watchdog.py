@@ -92,6 +92,30 @@ def test_a_run_that_stalls_says_who_waits_for_whom() -> None:
     assert str(caught.value).startswith(waits + found)
 
 
+def test_what_can_be_started_again_is_given_up() -> None:
+    """The second stall finds nothing more to give up."""
+    log: list[str] = []
+    calls = ["step"]
+
+    async def investigate(waits: str) -> Sequence[str]:
+        log.append("stacks")
+        return ["learner rank 0 does not answer"]
+
+    def give_up(why: str) -> bool:
+        log.append(why)
+        return bool(calls) and bool(calls.pop())
+
+    async def main() -> None:
+        progress = Progress(give_up=give_up)
+        with progress.waiting_for("the learner in training step 3"):
+            await watch(progress, 0.05, investigate)
+
+    with pytest.raises(StalledError, match="learner rank 0 does not answer"):
+        asyncio.run(main())
+    assert log[::2] == ["stacks", "stacks"]
+    assert "training step 3; learner rank 0 does not answer; the stacks" in log[1]
+
+
 @pytest.fixture
 def processes() -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     """One process that sleeps, one that is stopped, and one without a handler for SIGUSR1."""

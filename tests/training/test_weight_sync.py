@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from rlsys.errors import SyncError
+from rlsys.errors import LearnerDied, SyncError
 from rlsys.training.weight_sync import WeightSync
 from rlsys.types import Floats, Tokens
 from rlsys.weights import Bucket, BucketFile, SentPart
@@ -22,6 +22,7 @@ class Ends:
     def __init__(self, slow_receive: float = 0.0, gap: float = 0.0) -> None:
         self.log: list[str] = []
         self._slow, self._gap = slow_receive, gap
+        self.hangs = False
 
     @property
     def members(self) -> frozenset[int]:
@@ -40,6 +41,9 @@ class Ends:
 
     async def sequence_logprobs(self, sequences: Sequence[Tokens]) -> list[Floats]:
         return [np.zeros(len(s) - 1, np.float32) for s in sequences]
+
+    async def answers(self) -> bool:
+        return not self.hangs
 
     async def begin_update(self) -> None:
         self.log.append("begin")
@@ -112,6 +116,14 @@ def test_a_sync_past_its_deadline_is_an_error(collective: bool) -> None:
     with pytest.raises(SyncError, match=r"version 3 did not reach .* sync.deadline_s 0.05"):
         asyncio.run(sync(ends, collective, deadline_s=0.05).publish(3))
     assert "verify" not in ends.log
+
+
+@pytest.mark.parametrize("collective", [False, True])
+def test_a_learner_that_hangs_in_a_sync_counts_as_dead(collective: bool) -> None:
+    ends = Ends(slow_receive=10.0)
+    ends.hangs = True
+    with pytest.raises(LearnerDied, match=r"version 3 within sync.deadline_s 0.05, and it hangs"):
+        asyncio.run(sync(ends, collective, deadline_s=0.05).publish(3))
 
 
 def test_a_failed_canary_ends_the_sync() -> None:
