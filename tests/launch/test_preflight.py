@@ -105,9 +105,9 @@ def test_evaluation_budgets_count_too(tiny: Path) -> None:
         check_inputs(run_of(tiny, evaluation=EvaluationConfig(budgets=(16, 5000))))
 
 
-def test_a_think_token_the_tokenizer_lacks_is_refused(tiny: Path) -> None:
-    environment = AnytimeConfig(think_end="</thought>")
-    with pytest.raises(ModelError, match="'</thought>' is 10 tokens"):
+def test_an_end_of_thought_that_the_tokenizer_cannot_write_is_refused(tiny: Path) -> None:
+    environment = AnytimeConfig(think_end="→")
+    with pytest.raises(ModelError, match="think_end '→' cannot be written"):
         check_inputs(run_of(tiny, environment=environment))
 
 
