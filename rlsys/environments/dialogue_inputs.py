@@ -38,6 +38,8 @@ def dialogue_inputs(
     eos_ids(context.tokenizer)
     ThoughtEnd.resolve(context.tokenizer, settings.think_end)
     prompts = [renderer.render_first(text, shown) for text in asked]
+    # Called for its errors too: not every chat template can continue after a reply.
+    renderer.render_next(asked[0], shown, last_token=-1)
     longest = max(map(len, prompts))
     if longest + settings.reply_tokens > limit:
         raise ModelError(
