@@ -145,7 +145,11 @@ class GenerationActor:
             seed=request.seed,
             logprobs=request.top_logprobs,
             flat_logprobs=True,
-            detokenize=False,
+            # Decoding costs time for every token, and only a stop text needs it.
+            detokenize=request.stop_text is not None,
+            stop=request.stop_text,
+            include_stop_str_in_output=True,
+            skip_special_tokens=False,  # a special token inside the text breaks it up
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         output = await self._finish(request.token_ids, params, first)

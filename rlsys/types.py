@@ -116,6 +116,8 @@ class GenerationRequest:
     """Engine whose cache holds this prefix, or None for the engine with the least load."""
     top_logprobs: int = 0
     """Number of most likely tokens to return at every position, at most 20."""
+    stop_text: str | None = None
+    """Generation also ends after the token that completes this text; the completion includes it."""
 
 
 class Candidates(NamedTuple):
@@ -133,7 +135,7 @@ class Completion:
     logprobs: Floats
     """[len(token_ids)] log-probs at the sampling temperature, from the weights at sampling time."""
     stopped: bool
-    """True if a stop token ended the completion, False if max_tokens did."""
+    """True if a stop token or the stop text ended the completion, False if max_tokens did."""
     versions: tuple[int, int]
     """Policy version that sampled the first and the last token."""
     engine: int

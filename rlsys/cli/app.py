@@ -145,7 +145,7 @@ def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
         config = load_config(config_file, overrides or [], SftConfig)
         check_writable(config.run_dir)
         check_local_gpus(config)
-        check_model(config.model, on_cpu=False)
+        check_model(config.model, on_cpu=False, trained=True)
         from rlsys.launch import supervised
         from rlsys.reporting.reporter import RunReporter
         from rlsys.training.run_lock import run_lock

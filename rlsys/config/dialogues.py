@@ -20,7 +20,7 @@ class DialogueSection(EnvironmentConfig):
     reply_tokens: PositiveInt = 512
     """Most sampled tokens of one reply, thought included."""
     think_end: str | None = None
-    """The token that ends a thought; the environment sees the text of a reply after it. None for a
+    """The text that ends a thought; the environment sees the text of a reply after it. None for a
     model that does not think."""
     attempts: PositiveInt = 3
     """How often an episode is started in all when its environment is lost in the middle of it."""

@@ -52,7 +52,7 @@ class LocalModelConfig(Section):
     model: ModelConfig = ModelConfig()
     prompt: PromptConfig = PromptConfig(template=AGENT_TEMPLATE)
     think_end: str | None = None
-    """The token that ends a thought. All tokens are charged, only the text after it is graded."""
+    """The text that ends a thought. All tokens are charged, only the text after it is graded."""
     temperature: NonNegativeFloat = 0.0
     max_tokens: PositiveInt = 512
     """Most sampled tokens of a reply; in hard mode never more than the remaining budget."""

@@ -90,8 +90,8 @@ class ThoughtSection(EnvironmentConfig):
 
     answer_tokens: PositiveInt = 118
     """Most sampled tokens per answer."""
-    think_end: str = "</think>"
-    """The single token that ends a thought."""
+    think_end: str | None = "</think>"
+    """Text that ends a thought; null for a model without one, whose thoughts end with EOS."""
     closing: str = "...\n\n...\n\n"
     """Text forced before think_end where the thought is cut."""
     answer_header: str = "\n\n**Final Answer**\n"

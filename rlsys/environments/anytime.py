@@ -183,7 +183,7 @@ class AnytimeEnvironment(EnvironmentClass):
             AnswerBranch(
                 episode,
                 split,
-                cut,
+                self.sampler.kept_tokens(thought, cut),
                 count,
                 self.sampler.forced(truncated=truncated),
                 self.answer_tokens,
@@ -271,7 +271,7 @@ class AnytimeEnvironment(EnvironmentClass):
                 splits.append(branch.split)
                 verdicts.append(answer.verdict)
             if self.count_reflections is not None:
-                # Without the end-of-thought token, so that the count per token has the same
+                # Without the end of thought, so that the count per token has the same
                 # meaning for thoughts that are cut and thoughts that end themselves.
                 kept = self.sampler.reasoning(thought)[: branch.cut]
                 record = ThoughtRecord(len(kept), self.count_reflections(kept.tolist()))
@@ -293,8 +293,7 @@ def tokens_after_prompt(context: InputContext, *, answer_tokens: int | None = No
     think = ThinkTokens.resolve(context.tokenizer, settings)
     # Training and evaluation use the same engines, so the limit must hold for both.
     longest = max(settings.longest_thought, context.config.evaluation_budgets[-1])
-    forced = len(think.closing_ids) + 1 + len(think.header_ids)
-    return longest + forced + (answer_tokens or settings.answer_tokens)
+    return longest + len(think.cut_ids) + (answer_tokens or settings.answer_tokens)
 
 
 def thought_sampler(context: RolloutContext, settings: ThoughtSection) -> ThoughtSampler:

@@ -16,6 +16,7 @@ from rlsys.types import Episode, Floats, Group, GroupReport, Sample, ThoughtReco
 
 if TYPE_CHECKING:
     from rlsys.environments.anytime import AnytimeEnvironment
+    from rlsys.tokenization.think import ThinkTokens
 
 
 def report_anytime(
@@ -28,7 +29,7 @@ def report_anytime(
     numbers = {
         f"score/{budget}": scores_GM[:, slot] for slot, budget in enumerate(environment.budgets)
     }
-    numbers |= thought_numbers(episodes, environment.sampler.think.think_end_id)
+    numbers |= thought_numbers(episodes, environment.sampler.think)
     if all(e.thoughts for e in episodes):
         numbers["reflections/per_token"] = reflection_density([e.thoughts[-1] for e in episodes])
     example = _readable(group, environment)
@@ -68,10 +69,10 @@ def report_thoughts(
     return replace(report, numbers=numbers)
 
 
-def thought_numbers(episodes: Sequence[Episode], think_end_id: int) -> dict[str, Floats]:
+def thought_numbers(episodes: Sequence[Episode], think: ThinkTokens) -> dict[str, Floats]:
     """Return the lengths of thoughts, and 1 for each thought that the policy ended itself."""
     thoughts = [e.segments[THOUGHT].token_ids for e in episodes]
-    closed = [len(t) > 0 and t[-1] == think_end_id for t in thoughts]
+    closed = [think.closes(t) for t in thoughts]
     return {
         "thought/length": np.array([len(t) for t in thoughts], np.float32),
         "thought/closed": np.array(closed, np.float32),

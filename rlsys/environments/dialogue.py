@@ -24,7 +24,7 @@ from rlsys.environments.seeds import derive_seed
 from rlsys.environments.turns import Reply, Turn, TurnEnvironment, TurnSession
 from rlsys.errors import EpisodeLost
 from rlsys.tokenization.prompts import PromptRenderer
-from rlsys.tokenization.think import think_end_id
+from rlsys.tokenization.think import ThoughtEnd
 from rlsys.tokenization.tokenizer import eos_ids
 from rlsys.types import (
     NO_PARENT,
@@ -78,8 +78,8 @@ class DialogueEnvironment(EnvironmentClass):
     decode: Decode
     """Token ids to text, special tokens dropped."""
     stop_ids: tuple[int, ...]
-    think_end_id: int | None
-    """The end-of-thought token; None for a policy without thoughts."""
+    thought_end: ThoughtEnd
+    """Without a text for a policy without thoughts."""
     group_size: int
     reply_tokens: int
     """Most sampled tokens of a reply."""
@@ -99,14 +99,13 @@ class DialogueEnvironment(EnvironmentClass):
     ) -> Self:
         """Return an environment that takes its turns from `turns`, with the settings of the run."""
         settings = context.settings(DialogueSection)
-        end = settings.think_end
         return cls(
             turns=turns,
             renderer=context.renderer,
             generator=context.generator,
             decode=context.decode,
             stop_ids=eos_ids(context.tokenizer),
-            think_end_id=None if end is None else think_end_id(context.tokenizer, end),
+            thought_end=ThoughtEnd.resolve(context.tokenizer, settings.think_end),
             group_size=context.group_size,
             reply_tokens=settings.reply_tokens,
             max_length=context.max_length,
@@ -188,13 +187,12 @@ class DialogueEnvironment(EnvironmentClass):
 
     def _reply(self, token_ids: Tokens) -> Reply:
         ids = token_ids.tolist()
-        visible = ids
-        if self.think_end_id is not None:
+        text = visible = self.decode(ids)
+        if self.thought_end.text is not None:
             # If the thought did not end, the whole reply is thought and nothing is visible. If a
             # reply ends a thought more than once, the visible part follows the last end.
-            closed = self.think_end_id in ids
-            visible = ids[len(ids) - ids[::-1].index(self.think_end_id) :] if closed else []
-        return Reply(text=self.decode(ids), visible=self.decode(visible), tokens=len(ids))
+            visible = self.thought_end.text_after(ids, self.decode)
+        return Reply(text=text, visible=visible, tokens=len(ids))
 
 
 class _Losses:

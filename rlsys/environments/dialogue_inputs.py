@@ -8,7 +8,7 @@ from rlsys.config import DialogueSection
 from rlsys.environments.base import InputContext, Inputs
 from rlsys.environments.dialogue import evaluation_episodes, training_episodes
 from rlsys.errors import ModelError
-from rlsys.tokenization.think import think_end_id
+from rlsys.tokenization.think import ThoughtEnd
 from rlsys.tokenization.tokenizer import eos_ids
 
 
@@ -36,9 +36,10 @@ def dialogue_inputs(
     settings = context.settings(DialogueSection)
     # Called for their errors only: a missing EOS or end of thought is reported before Ray starts.
     eos_ids(context.tokenizer)
-    if settings.think_end is not None:
-        think_end_id(context.tokenizer, settings.think_end)
+    ThoughtEnd.resolve(context.tokenizer, settings.think_end)
     prompts = [renderer.render_first(text, shown) for text in asked]
+    # Called for its errors too: not every chat template can continue after a reply.
+    renderer.render_next(asked[0], shown, last_token=-1)
     longest = max(map(len, prompts))
     if longest + settings.reply_tokens > limit:
         raise ModelError(

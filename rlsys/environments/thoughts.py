@@ -46,7 +46,7 @@ class AnswerRequest(NamedTuple):
 
     prompt: Tokens
     kept: Tokens
-    """The first tokens of the thought, as sampled; with the end-of-thought token if it is kept."""
+    """The first tokens of the thought, as sampled; with the end of thought if it is kept."""
     forced: Tokens
     """Tokens between the kept thought and the answer; see `ThoughtSampler.forced`."""
     gold: str
@@ -78,7 +78,7 @@ class ThoughtSampler:
     async def sample_thoughts(self, requests: Sequence[ThoughtRequest]) -> list[list[Completion]]:
         """Return the thoughts of every request, in order.
 
-        A thought ends with the end-of-thought token, with an EOS token, or at `max_tokens`.
+        A thought ends with the end of thought, with an EOS token, or at `max_tokens`.
         """
         return await self.generator.generate(
             [
@@ -86,7 +86,8 @@ class ThoughtSampler:
                     token_ids=request.prompt,
                     n=request.n,
                     max_tokens=request.max_tokens,
-                    stop_token_ids=(self.think.think_end_id, *self.think.eos_ids),
+                    stop_token_ids=(*self.think.end.stop_token_ids, *self.think.eos_ids),
+                    stop_text=self.think.end.stop_text,
                     temperature=self.temperature,
                     seed=request.seed,
                 )
@@ -106,7 +107,7 @@ class ThoughtSampler:
                     ),
                     n=request.n,
                     max_tokens=request.max_tokens,
-                    # Not the end-of-thought token: an answer with a second one is graded wrong.
+                    # Not the end of thought: an answer with a second one is graded wrong.
                     stop_token_ids=self.think.eos_ids,
                     temperature=self.temperature,
                     seed=request.seed,
@@ -119,24 +120,36 @@ class ThoughtSampler:
         return [list(map(GradedAnswer, *pair)) for pair in zip(completions, verdicts, strict=True)]
 
     def is_closed(self, thought: Completion) -> bool:
-        """True if the policy ended the thought itself with the end-of-thought token."""
-        return thought.stopped and int(thought.token_ids[-1]) == self.think.think_end_id
+        """True if the policy ended the thought itself; without a text for that, by EOS."""
+        return self.think.closes(thought.token_ids)
 
     def reasoning(self, thought: Completion) -> Tokens:
-        """Return the tokens of the thought without the stop token, if it ended with one."""
-        return thought.token_ids[:-1] if thought.stopped else thought.token_ids
+        """Return the tokens of the thought without those that end it: end of thought or EOS."""
+        ending = len(self.ending(thought)) or int(thought.stopped)
+        return thought.token_ids[: len(thought.token_ids) - ending]
+
+    def ending(self, thought: Completion) -> Tokens:
+        """Return the sampled tokens that hold the end of the thought; none if it has no end."""
+        ids = thought.token_ids
+        return ids[len(ids) - self.think.end.closing_tokens(ids) :]
+
+    def kept_tokens(self, thought: Completion, cut: int) -> int:
+        """Return how many tokens of the thought stand before an answer at `cut`.
+
+        This is `cut`, except where EOS is the only end that a thought can have. No text may follow
+        EOS, so the answers leave it out. It stays in the thought and is trained: the policy chose
+        to end the thought there.
+        """
+        if self.think.end.text is None and thought.stopped:
+            return min(cut, len(thought.token_ids) - 1)
+        return cut
 
     def forced(self, *, truncated: bool) -> Tokens:
         """Return the ids forced before an answer.
 
         A thought that ended itself needs only the header, which every answer follows.
         """
-        header = self.think.header_ids
-        if not truncated:
-            return header
-        return np.concatenate([self.think.closing_ids, [self.think.think_end_id], header]).astype(
-            np.int32
-        )
+        return self.think.cut_ids if truncated else self.think.header_ids
 
     async def _grade(
         self, requests: Sequence[AnswerRequest], completions: Sequence[Sequence[Completion]]
@@ -161,8 +174,13 @@ class ThoughtSampler:
 
     def _well_formed(self, request: AnswerRequest, answer: Tokens) -> bool:
         """True if there is exactly one end of thought, and no EOS inside the kept thought."""
-        kept, end = request.kept, self.think.think_end_id
-        ends = [np.count_nonzero(ids == end) for ids in (request.forced, answer)]
-        # Only the last kept token can be an end of thought, because sampling stops there.
-        self_closed = len(kept) > 0 and int(kept[-1]) == end
-        return self_closed + sum(ends) == 1 and not np.isin(kept, self.think.eos_ids).any()
+        end = self.think.end
+        if np.isin(request.kept, self.think.eos_ids).any():
+            return False
+        if end.text is None:
+            return True
+        # Only the last kept tokens can hold an end of thought, because sampling stops there.
+        self_closed = end.closing_tokens(request.kept) > 0
+        # Forced text and answer together, because an end could begin in one and end in the other.
+        after = [*request.forced.tolist(), *answer.tolist()]
+        return self_closed + end.count(after) == 1

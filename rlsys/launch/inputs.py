@@ -21,7 +21,7 @@ def check_inputs(config: RunConfig) -> Inputs:
     """
     check_shares(config)
     check_batch(config)
-    limit = check_model(config.model, on_cpu=not config.generation.gpus_per_engine)
+    limit = check_model(config.model, on_cpu=not config.generation.gpus_per_engine, trained=True)
     tokenizer = load_tokenizer(config.model.path)
     context = InputContext(
         config=config,

@@ -44,7 +44,7 @@ def report_revisions(
     scores_G = np.array([e.scores[ORIGINAL] for e in episodes], np.float32)
     numbers: dict[str, Floats] = {
         "accuracy/original": scores_G,
-        **thought_numbers(episodes, sampler.think.think_end_id),
+        **thought_numbers(episodes, sampler.think),
         "response/length": np.array([response_length(e, ORIGINAL) for e in episodes], np.float32),
         "reflections/per_token": reflection_density([e.thoughts[ORIGINAL] for e in episodes]),
     }

@@ -82,8 +82,8 @@ class ArithmeticRows:
         self._prompt_start, self._prompt_end = _split_prompt(tokenizer, self._ids(example), example)
         think = ThinkTokens.resolve(tokenizer, TINY_ENVIRONMENT)
         self._header = think.header_ids
-        self._end = np.array([think.think_end_id], np.int32)
-        self._forced_end = np.concatenate([think.closing_ids, self._end, self._header])
+        self._end = think.end.token_ids
+        self._forced_end = think.cut_ids
         self._eos = np.array([tokenizer.eos_token_id], np.int32)
 
     def samples(self, step: int, count: int) -> list[Sample]:

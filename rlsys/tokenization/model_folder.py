@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 from rlsys.assets import SHIPPED, shipped_path
 from rlsys.config import ModelConfig
 from rlsys.errors import ModelError
+from rlsys.model_types import check_trainable
+from rlsys.tokenization.weight_files import check_files
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -38,7 +40,12 @@ def resolve_model_path(path: str, key: str = "model.path") -> str:
 
 
 def check_model(
-    model: ModelConfig, *, on_cpu: bool, key: str = "model", engines: str = "generation"
+    model: ModelConfig,
+    *,
+    on_cpu: bool,
+    key: str = "model",
+    engines: str = "generation",
+    trained: bool = False,
 ) -> int:
     """Return the longest sequence, in tokens, that the model may be used with.
 
@@ -47,13 +54,18 @@ def check_model(
         on_cpu: True if the CPU build of vLLM will run the model.
         key: configuration key of the model, for errors.
         engines: configuration key of its engines, for errors.
+        trained: True if the learner trains the model.
 
     Raises:
-        ModelError: the folder lacks files, max_length is above the limit of the model, or the CPU
-            build has no attention kernel for its head size.
+        ModelError: the folder lacks files or has damaged ones, max_length is above the limit of the
+            model, the CPU build has no attention kernel for its head size, or the learner cannot
+            train the model.
     """
     folder = resolve_model_path(model.path, f"{key}.path")
-    settings = _model_settings(model.path, folder, key)
+    whole = _model_settings(model.path, folder, key)
+    if trained:
+        check_trainable(whole, model.path, f"{key}.path")
+    settings = whole.get_text_config()
     positions: int | None = getattr(settings, "max_position_embeddings", None)
     if model.max_length is not None and positions is not None and model.max_length > positions:
         raise ModelError(
@@ -89,12 +101,19 @@ def _model_settings(path: str, folder: str, key: str) -> PretrainedConfig:
                     f"model folder {path!r} has no {what} ({' or '.join(patterns)}); set "
                     f"{key}.path to a complete Hugging Face folder"
                 )
+        check_files(local, f"{key}.path")
     try:
-        settings = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError) as error:
+        settings: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    # Settings are read by code of the model, which meets wrong values with errors of every kind.
+    except Exception as error:
         reason = str(error).strip().partition("\n")[0]
+        if local.is_dir():
+            raise ModelError(
+                f"the config.json of {key}.path {path!r} cannot be used ({reason}); correct it, or "
+                "use another model"
+            ) from error
         raise ModelError(
             f"{key}.path {path!r} is neither a folder nor a hub name that can be loaded "
             f"({reason}); correct it, or download the model and give its folder"
         ) from error
-    return settings.get_text_config()
+    return settings

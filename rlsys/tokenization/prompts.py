@@ -2,11 +2,13 @@
 
 Every text is encoded without special tokens: a chat template writes them itself, and a second BOS
 would change the input of the model. The prefill is encoded separately and appended as ids, so that
-its first characters never merge with the last characters before it.
+its first characters never merge with the last characters before it. Texts of control tokens inside
+a problem stay ordinary text (rlsys.tokenization.user_text).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ import numpy as np
 from rlsys.config import PromptConfig
 from rlsys.errors import DataError, ModelError
 from rlsys.tokenization.tokenizer import encode, eos_ids
+from rlsys.tokenization.user_text import UserText
 from rlsys.types import Problem, Tokens
 
 if TYPE_CHECKING:
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
 Facts = Mapping[str, float | str]
 """Numbers and texts that a prompt template may show, by name."""
 
+_QUESTION = "The question goes here."
+"""Stands for a problem while a chat template is checked."""
 _REPLY = "The reply goes here."
 """Stands for a reply while the text after it is read from a chat template."""
 
@@ -33,16 +38,16 @@ class PromptRenderer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, config: PromptConfig) -> None:
         """Render an empty problem, to find errors early.
 
-        Raises ModelError if a chat template is required and missing, or refuses the roles.
+        Raises ModelError if a chat template is required and missing, fails, refuses the roles,
+        changes the turns, or opens the thought that the prefill opens again.
         """
         self._tokenizer = tokenizer
+        self._user_text = UserText(tokenizer)
         self._config = config
         self._prefill = encode(tokenizer, config.prefill)
-        if config.chat_template and tokenizer.chat_template is None:
-            raise ModelError(
-                f"tokenizer {tokenizer.name_or_path!r} has no chat template; set "
-                "data.prompt.chat_template to false or choose a chat model"
-            )
+        if config.chat_template:
+            _check_template(tokenizer)
+            self._check_turns()
         # A chat template writes the BOS itself. Without a template it must be added here, because
         # `encode` adds no special tokens.
         self._bos = [] if config.chat_template else _automatic_bos(tokenizer)
@@ -68,7 +73,7 @@ class PromptRenderer:
         `last_token` is the last id of the reply. If it is already the end of turn that the template
         writes, that token is not repeated.
         """
-        ids = encode(self._tokenizer, self._after_reply(self._filled(text, facts)))
+        ids = self._user_text.encode(self._after_reply(self._filled(text, facts)))
         if ids[:1] == [last_token] and last_token in eos_ids(self._tokenizer):
             ids = ids[1:]
         return np.array(ids + self._prefill, dtype=np.int32)
@@ -87,11 +92,12 @@ class PromptRenderer:
         return int(self._tokenizer.eos_token_id)
 
     def _filled(self, text: str, facts: Facts) -> str:
+        """Return the user turn. Texts of control tokens are marked in `text` and `facts` only."""
         filled = self._config.template
         for name, value in facts.items():
-            shown = value if isinstance(value, str) else f"{value:.10g}"
+            shown = self._user_text.marked(value) if isinstance(value, str) else f"{value:.10g}"
             filled = filled.replace(f"{{{name}}}", shown)
-        return filled.replace("{problem}", text)
+        return filled.replace("{problem}", self._user_text.marked(text))
 
     def _after_reply(self, user_turn: str) -> str:
         """Return the text that the chat template writes between a reply and the next reply."""
@@ -117,9 +123,9 @@ class PromptRenderer:
     def _render_text(self, user_turn: str) -> list[int]:
         turns = self._turns(user_turn)
         if self._config.chat_template:
-            ids = encode(self._tokenizer, self._through_chat_template(turns))
+            ids = self._user_text.encode(self._through_chat_template(turns))
         else:
-            ids = encode(self._tokenizer, "".join(turn for _, turn in turns))
+            ids = self._user_text.encode("".join(turn for _, turn in turns))
             if ids[:1] != self._bos:
                 ids = self._bos + ids
         return ids + self._prefill
@@ -134,21 +140,68 @@ class PromptRenderer:
             turns += [("assistant", answer)]
         return [*turns, ("user", user_turn)]
 
+    def _check_turns(self) -> None:
+        """Raise ModelError if the template drops a turn or opens a thought before the prefill."""
+        name, prefill = self._tokenizer.name_or_path, self._config.prefill
+        turns = self._turns(_QUESTION)
+        text = self._through_chat_template(turns)
+        for role, content in turns:
+            if content.strip() not in text:
+                key = "data.prompt.system" if role == "system" else "data.prompt.examples"
+                raise ModelError(
+                    f"the chat template of {name!r} leaves out a part of the {role} turn "
+                    f"{content[:60]!r} (many templates remove the thoughts of earlier turns), so "
+                    f"the model would not see it; change {key}, or write it into "
+                    "data.prompt.template"
+                )
+        opened = re.search(r"<\w+>\s*$", text)
+        if opened and prefill.lstrip().startswith(opened[0].strip()):
+            raise ModelError(
+                f"the chat template of {name!r} already ends with {opened[0]!r}, and "
+                f"data.prompt.prefill {prefill!r} would open it a second time; set "
+                "data.prompt.prefill to ''"
+            )
+
     def _through_chat_template(self, turns: Sequence[tuple[str, str]]) -> str:
         from jinja2 import TemplateError
 
+        name = self._tokenizer.name_or_path
         messages = [{"role": role, "content": content} for role, content in turns]
         try:
             text: str = self._tokenizer.apply_chat_template(
                 messages, add_generation_prompt=True, tokenize=False
             )
-        except TemplateError as error:
-            roles = ", ".join(dict(turns))
+        except Exception as error:  # a template is a program: it can fail in every way
+            # The function `raise_exception` of templates raises this class and none of its
+            # subclasses.
+            if type(error) is TemplateError:
+                roles = ", ".join(dict(turns))
+                raise ModelError(
+                    f"the chat template of {name!r} refuses the roles {roles} ({error}); change "
+                    "data.prompt.system or data.prompt.examples"
+                ) from error
+            reason = str(error).strip().partition("\n")[0]
             raise ModelError(
-                f"the chat template of {self._tokenizer.name_or_path!r} refuses the roles {roles} "
-                f"({error}); change data.prompt.system or data.prompt.examples"
+                f"the chat template of {name!r} fails ({type(error).__name__}: {reason}); correct "
+                "it in the model folder, or set data.prompt.chat_template to false"
             ) from error
         return text
+
+
+def _check_template(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise ModelError if the tokenizer has no chat template that is used by default."""
+    name, template = tokenizer.name_or_path, tokenizer.chat_template
+    if template is None:
+        raise ModelError(
+            f"tokenizer {name!r} has no chat template; set data.prompt.chat_template to false or "
+            "choose a chat model"
+        )
+    if isinstance(template, Mapping) and "default" not in template:
+        raise ModelError(
+            f"tokenizer {name!r} has the chat templates {', '.join(map(repr, template))} and none "
+            "named 'default'; give the one to use that name in the model folder, or set "
+            "data.prompt.chat_template to false"
+        )
 
 
 def _automatic_bos(tokenizer: PreTrainedTokenizerBase) -> list[int]:

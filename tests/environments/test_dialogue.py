@@ -27,7 +27,7 @@ from rlsys.environments.turns import Reply, Turn, TurnEnvironment, TurnSession
 from rlsys.errors import EpisodeLost
 from rlsys.grading.compare import decide, extract_answer
 from rlsys.tokenization.prompts import PromptRenderer
-from rlsys.tokenization.think import think_end_id
+from rlsys.tokenization.think import ThoughtEnd
 from rlsys.tokenization.tokenizer import encode, eos_ids, load_tokenizer
 from rlsys.types import Completion, Episode, GenerationRequest, GradingRequest, Group, Kind, Verdict
 
@@ -86,7 +86,7 @@ def environment_of(
         generator=solver or Solver(),
         decode=lambda ids: TOKENIZER.decode(ids, skip_special_tokens=True),
         stop_ids=eos_ids(TOKENIZER),
-        think_end_id=think_end_id(TOKENIZER, "</think>"),
+        thought_end=ThoughtEnd.resolve(TOKENIZER, "</think>"),
         temperature=1.0,
         seed=0,
         **values,

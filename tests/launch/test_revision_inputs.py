@@ -73,9 +73,9 @@ def test_what_cannot_be_asked_is_one_sentence() -> None:
             "its probability cannot be read; set detector.layout to 'compact'",
         ),
         (
-            config(None, think_end="</thought>"),
+            config(None, think_end="→"),
             ModelError,
-            "environment.think_end '</thought>' is 10 tokens of tokenizer",
+            "environment.think_end '→' cannot be written with tokenizer",
         ),
         (
             config({"model": {"path": "tiny", "max_length": 4096}}),

@@ -108,9 +108,9 @@ def test_thoughts_longer_than_the_model_are_refused(config: Callable[..., Path])
 
 
 @pytest.mark.usefixtures("no_ray")
-def test_a_policy_without_think_tokens_is_refused(config: Callable[..., Path]) -> None:
-    line = refusal("label", config(), "environment.think_end=</reasoning>")
-    assert "'</reasoning>' is 12 tokens" in line
+def test_a_policy_that_cannot_end_a_thought_is_refused(config: Callable[..., Path]) -> None:
+    line = refusal("label", config(), "environment.think_end=→")
+    assert "'→' cannot be written" in line
 
 
 @pytest.mark.usefixtures("no_ray")

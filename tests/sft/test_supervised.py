@@ -27,7 +27,7 @@ from rlsys.errors import DataError, ModelError
 from rlsys.sft.rows import ArithmeticRows, FileRows, supervised_rows
 from rlsys.sft.tiny_model import TINY_ENVIRONMENT, tiny_tokenizer
 from rlsys.tokenization.prompts import PromptRenderer
-from rlsys.tokenization.think import ThinkTokens, think_end_id
+from rlsys.tokenization.think import ThinkTokens
 from rlsys.types import (
     NO_PARENT,
     Completion,
@@ -41,6 +41,7 @@ from rlsys.types import (
 )
 
 TOKENIZER = tiny_tokenizer()
+THINK_END = TOKENIZER.convert_tokens_to_ids(TINY_ENVIRONMENT.think_end)
 
 
 def texts(sample: Sample) -> list[str]:
@@ -129,7 +130,7 @@ class Replay:
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
         (request,) = requests
-        is_thought = think_end_id(TOKENIZER, TINY_ENVIRONMENT.think_end) in request.stop_token_ids
+        is_thought = THINK_END in request.stop_token_ids
         ids = (self.thought if is_thought else self.answer).token_ids
         return [[scripted.sample(request, ids.tolist())]]
 

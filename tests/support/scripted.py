@@ -7,7 +7,7 @@ from itertools import chain, repeat
 
 import numpy as np
 
-from rlsys.tokenization.think import ThinkTokens
+from rlsys.tokenization.think import ThinkTokens, ThoughtEnd
 from rlsys.types import (
     Completion,
     GenerationRequest,
@@ -17,11 +17,16 @@ from rlsys.types import (
     Verdict,
 )
 
+
+def decode(ids: Sequence[int]) -> str:
+    return " ".join(map(str, ids))
+
+
 EOS, END, CLOSING, HEADER, RIGHT, OTHER, WAIT = 1, 2, 3, 4, 5, 6, 7
 RAMBLING = 99
 """What the scripted model writes after its script, until a stop token or a limit ends it."""
 THINK = ThinkTokens(
-    think_end_id=END,
+    end=ThoughtEnd(text="end", token_ids=np.array([END], np.int32), decode=decode),
     eos_ids=(EOS,),
     closing_ids=np.array([CLOSING], np.int32),
     header_ids=np.array([HEADER], np.int32),
@@ -97,7 +102,3 @@ class FixedPrompt:
 
     def render(self, problem: Problem) -> Tokens:
         return PROMPT
-
-
-def decode(ids: Sequence[int]) -> str:
-    return " ".join(map(str, ids))

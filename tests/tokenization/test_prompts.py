@@ -108,7 +108,9 @@ def test_long_prompts_are_dropped_and_counted() -> None:
 def test_think_tokens() -> None:
     tokenizer = make_tokenizer()
     think = ThinkTokens.resolve(tokenizer, AnytimeConfig())
-    assert think.think_end_id == tokenizer.convert_tokens_to_ids("</think>")
+    assert think.end.token_ids.tolist() == [tokenizer.convert_tokens_to_ids("</think>")]
+    assert think.end.stop_token_ids == tuple(think.end.token_ids)
+    assert think.end.stop_text is None
     assert think.eos_ids == (2,)
     assert tokenizer.decode(think.closing_ids) == "...\n\n...\n\n"
     assert tokenizer.decode(think.header_ids) == "\n\n**Final Answer**\n"
@@ -119,8 +121,8 @@ def test_think_tokens() -> None:
 def test_think_tokens_are_refused_where_an_episode_could_not_be_built() -> None:
     usual = AnytimeConfig()
     for tokenizer, config, said in (
-        (make_tokenizer(think=False), usual, "'</think>' is 8 tokens"),
-        (make_tokenizer(), AnytimeConfig(think_end="é"), "must be one known token"),
+        (make_tokenizer(), AnytimeConfig(think_end="é"), "'é' cannot be written"),
+        (make_tokenizer(), AnytimeConfig(think_end=""), "think_end is empty; set it to null"),
         (make_tokenizer(eos=False), usual, "no EOS"),
         (make_tokenizer(), AnytimeConfig(closing="é"), "environment.closing 'é' has characters"),
         (make_tokenizer(), AnytimeConfig(answer_header=""), "answer_header is empty"),

@@ -42,9 +42,12 @@ class Thought:
     """See `thought_id`."""
     problem: Problem
     token_ids: Tokens
-    """The tokens of the policy, without the token that ends the thought."""
+    """The tokens of the policy, without those that end the thought."""
     closed: bool
     """True if the policy ended the thought; False if it reached the token limit."""
+    end_ids: Tokens | None = None
+    """The tokens with which the policy ended the thought, as sampled. None takes the tokenizer's:
+    older files do not hold these tokens, because the end was a single known one."""
 
     def to_row(self) -> dict[str, object]:
         """Return the thought as a row of a JSON lines file."""
@@ -55,6 +58,7 @@ class Thought:
             "answer": self.problem.answer,
             "thought_ids": self.token_ids.tolist(),
             "closed": self.closed,
+            "end_ids": None if self.end_ids is None else self.end_ids.tolist(),
         }
 
     @classmethod
@@ -62,7 +66,14 @@ class Thought:
         """Return the thought of a row. A malformed row raises KeyError, TypeError or ValueError."""
         problem = Problem(id=row["problem_id"], text=row["problem"], answer=row["answer"])
         ids = np.array(row["thought_ids"], np.int32)
-        return cls(id=row["id"], problem=problem, token_ids=ids, closed=bool(row["closed"]))
+        end = row.get("end_ids")
+        return cls(
+            id=row["id"],
+            problem=problem,
+            token_ids=ids,
+            closed=bool(row["closed"]),
+            end_ids=None if end is None else np.array(end, np.int32),
+        )
 
 
 def read_thoughts(path: Path) -> Iterator[Thought]:
@@ -115,10 +126,11 @@ class Policy:
             Thought(
                 id=thought_id(problem, sample),
                 problem=problem,
-                # Without the stop token, an EOS included. An EOS inside the response would make
+                # Without what ended it, an EOS included. An EOS inside the response would make
                 # every answer from the end of this thought wrong.
                 token_ids=self.sampler.reasoning(completion),
                 closed=self.sampler.is_closed(completion),
+                end_ids=self.sampler.ending(completion),
             )
             for problem, thoughts in zip(problems, completions, strict=True)
             for sample, completion in enumerate(thoughts)
@@ -137,7 +149,8 @@ class Policy:
         whole = thought.closed and count == len(thought.token_ids)
         kept = thought.token_ids[:count]
         if whole:  # the policy ended this thought, so its end is not forced
-            kept = np.append(kept, np.int32(self.sampler.think.think_end_id))
+            end = self.sampler.think.end.token_ids if thought.end_ids is None else thought.end_ids
+            kept = np.concatenate([kept, end])
         return AnswerRequest(
             prompt=self.renderer.render(thought.problem),
             kept=kept,

@@ -57,8 +57,8 @@ class Workspace:
         """
         tokenizer = load_tokenizer(config.policy.path)
         think = ThinkTokens.resolve(tokenizer, config.environment)
-        forced = len(think.closing_ids) + 1 + len(think.header_ids)
-        response = config.environment.budgets[-1] + forced + config.environment.answer_tokens
+        environment = config.environment
+        response = environment.budgets[-1] + len(think.cut_ids) + environment.answer_tokens
         if limit <= response:
             raise ModelError(
                 f"a thought of {config.environment.budgets[-1]} tokens, the closing and an answer "

@@ -16,7 +16,7 @@ from rlsys.environments.economics.errors import EndpointError
 from rlsys.environments.economics.models import EconomicsObservation
 from rlsys.environments.seeds import derive_seed
 from rlsys.tokenization.prompts import PromptRenderer
-from rlsys.tokenization.think import think_end_id
+from rlsys.tokenization.think import ThoughtEnd
 from rlsys.tokenization.tokenizer import eos_ids
 from rlsys.types import GenerationRequest, Generator
 
@@ -138,9 +138,7 @@ class ModelAgent:
         self._max_length = max_length
         self._renderer = PromptRenderer(tokenizer, config.prompt)
         self._stop_ids = eos_ids(tokenizer)
-        self._think_end = (
-            None if config.think_end is None else think_end_id(tokenizer, config.think_end)
-        )
+        self._thought_end = ThoughtEnd.resolve(tokenizer, config.think_end)
 
     @property
     def concurrency(self) -> int:
@@ -177,11 +175,9 @@ class ModelAgent:
 
     def _visible(self, ids: Sequence[int]) -> str | None:
         """The text after the last end of a thought; empty if the thought never ends."""
-        if self._think_end is None:
+        if self._thought_end.text is None:
             return None
-        if self._think_end not in ids:
-            return ""
-        return self._decode(ids[len(ids) - ids[::-1].index(self._think_end) :])
+        return self._thought_end.text_after(ids, self._decode)
 
     def _decode(self, ids: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True)

@@ -1,0 +1,70 @@
+"""Which models the learner trains, and how it computes their log-probs.
+
+A group's thoughts and answers form trees. Models whose layers all attend to the whole path read a
+packed tree at once. Other models (sliding windows, linear attention) read every path from the root
+to a leaf as a row of its own: the same log-probs and the same loss, for more computation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rlsys.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+PACKED_TYPES: Final = ("llama", "qwen2", "qwen3")
+"""Model types in which every layer is causal and uses positions only for rotary angles."""
+
+_SCALED_LOGITS: Final = (
+    "final_logit_softcapping",
+    "logit_scale",
+    "logits_scaling",
+    "lm_head_multiplier",
+)
+"""Settings of models that change their logits after the output embedding. The learner computes
+logits by itself, chunk by chunk, and would leave this out."""
+
+
+def packs_trees(config: PretrainedConfig) -> bool:
+    """True if the learner packs trees of a model with these settings."""
+    kinds = set(getattr(config, "layer_types", None) or ("full_attention",))
+    return config.model_type in PACKED_TYPES and kinds == {"full_attention"}
+
+
+def check_trainable(config: PretrainedConfig, path: str, key: str) -> None:
+    """Raise ModelError if the learner cannot train a model with these settings.
+
+    `config` is that of the whole model, `path` its folder or hub name, `key` the configuration key.
+    """
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    )
+
+    if getattr(config, "quantization_config", None) is not None:
+        method = dict(_as_dict(config.quantization_config)).get("quant_method", "unknown method")
+        raise ModelError(
+            f"{key} {path!r} is quantized ({method}), and the learner trains unquantized weights; "
+            "name the folder of the unquantized model"
+        )
+    name = config.model_type
+    known = name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    # Encoders are listed as causal models too, for use as a decoder.
+    if not known or name in MODEL_FOR_MASKED_LM_MAPPING_NAMES or config.is_encoder_decoder:
+        raise ModelError(
+            f"{key} {path!r} has type {name!r}, which is no causal language model of transformers; "
+            f"use another model, for instance of type {', '.join(PACKED_TYPES)}"
+        )
+    for setting in _SCALED_LOGITS:
+        if getattr(config.get_text_config(), setting, None) not in (None, 1, 1.0):
+            raise ModelError(
+                f"{key} {path!r} of type {name!r} changes its logits ({setting}), which the "
+                "learner does not support; use another model, for instance of type "
+                f"{', '.join(PACKED_TYPES)}"
+            )
+
+
+def _as_dict(settings: object) -> dict[str, object]:
+    return settings if isinstance(settings, dict) else dict(vars(settings))
