@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rlsys.cli import data, economics, reflection
+from rlsys.cli import data, economics, plan, reflection
 from rlsys.cli.common import (
     SETTINGS_AS_OPTIONS,
     STOPPED,
@@ -44,6 +44,7 @@ app.add_typer(reflection.app, name="reflection")
 app.command("eval economics", context_settings=SETTINGS_AS_OPTIONS)(economics.compare_agents)
 app.command("serve-env", context_settings=SETTINGS_AS_OPTIONS)(economics.serve_environment)
 app.command("data", context_settings=SETTINGS_AS_OPTIONS)(data.data)
+app.command("plan", context_settings=SETTINGS_AS_OPTIONS)(plan.plan)
 
 Supervised = Annotated[bool, typer.Option("--sft", help="The configuration of `rlsys sft`.")]
 

@@ -23,6 +23,8 @@ PREFETCH_BUCKET: Final = 50_000_000
 """Numbers that ZeRO-3 gathers ahead: DeepSpeed's default of stage3_prefetch_bucket_size."""
 CONTEXT_BYTES: Final = 600 << 20
 """CUDA context, cuBLAS workspace and loaded kernels of one process on an H100."""
+PROCESS_BYTES: Final = 550 << 20
+"""Resident memory of a process on the CPU after it has imported torch, and DeepSpeed or vLLM."""
 GRAPH_BYTES: Final = 1 << 30
 """CUDA graphs of an engine, which vLLM allocates outside of gpu_memory_utilization."""
 ALLOCATOR_SLACK: Final = 0.05
@@ -234,8 +236,8 @@ class EngineNeeds:
     """KV cache of the whole engine; None lets `utilization` decide."""
     utilization: float
     """Part of every card that vLLM takes for weights, workspace and cache."""
-    card_memory: int
-    """Bytes of a card."""
+    device_memory: int
+    """Bytes of a card, or of the host for an engine on the CPU."""
     graphs: bool
     """True if CUDA graphs are captured."""
     received: int
@@ -272,7 +274,7 @@ def engine_memory(needs: EngineNeeds) -> EngineMemory:
     shape, cards = needs.shape, needs.tensor_parallel
     weights = -(-shape.parameters * needs.itemsize // cards)
     workspace = engine_workspace(needs)
-    budget = int(needs.utilization * needs.card_memory)
+    budget = int(needs.utilization * needs.device_memory)
     cache = budget - weights - workspace
     if needs.cache_bytes is not None:
         cache = needs.cache_bytes // cards

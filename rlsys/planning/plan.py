@@ -14,6 +14,7 @@ from rlsys.planning.layout import HOST, Place, layout
 from rlsys.planning.memory import (
     ALLOCATOR_SLACK,
     CONTEXT_BYTES,
+    PROCESS_BYTES,
     EngineMemory,
     EngineNeeds,
     LearnerMemory,
@@ -67,8 +68,8 @@ class PlacePlan:
     place: Place
     parts: tuple[tuple[str, Part], ...]
     """Every process by name, and one part of its memory."""
-    capacity: int
-    """Bytes."""
+    capacity: int | None
+    """Bytes; None for a host that is not this machine."""
 
     @property
     def size(self) -> int:
@@ -78,7 +79,7 @@ class PlacePlan:
     @property
     def fits(self) -> bool:
         """True if the parts fit into the capacity."""
-        return self.size <= self.capacity
+        return self.capacity is None or self.size <= self.capacity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,30 +109,39 @@ class RunPlan:
 
 
 def plan_run(
-    config: RunConfig, shapes: Shapes, card: Card, lengths: Lengths | None = None
+    config: RunConfig,
+    shapes: Shapes,
+    card: Card,
+    lengths: Lengths | None = None,
+    host_memory: int | None = None,
 ) -> RunPlan:
-    """Plan a run on cards of one kind; processes without a card are held against `card` too.
+    """Plan a run on cards of one kind.
 
     Args:
         config: the run.
         shapes: of its models.
-        card: what every card of the run is. For a run on the CPU: the memory of the host.
+        card: what every card of the run is.
         lengths: expected lengths, for the seconds; the memory is that of the longest episodes.
+        host_memory: bytes of the machine whose CPU runs ranks or engines; None if it is unknown.
     """
     longest, expected = episode_tree(config, Lengths()), episode_tree(config, lengths or Lengths())
     rows = learner_rows(config, longest)
     learner = learner_memory(_learner_needs(config, shapes.policy, longest, rows))
-    engine = _engine(config, config.model, config.generation, shapes.policy, card, longest)
+    memory = (card.memory, host_memory or 0)
+    engine = _engine(config, config.model, config.generation, shapes.policy, memory, longest)
     reflection = None
     if config.revision is not None and shapes.reflection is not None:
         wanted = config.revision
         reflection = _engine(
-            config, wanted.model, wanted.generation, shapes.reflection, card, longest
+            config, wanted.model, wanted.generation, shapes.reflection, memory, longest
         )
     memories = {"learner rank": _learner_parts(learner), "engine": engine.parts}
     if reflection is not None:
         memories["reflection engine"] = reflection.parts
-    places = tuple(_place(place, memories, card) for place in layout(config))
+    capacities = {HOST: host_memory}
+    places = tuple(
+        _place(place, memories, capacities.get(place.name, card.memory)) for place in layout(config)
+    )
     on_cards = config.learner.gpus_per_rank > 0 and config.generation.gpus_per_engine > 0
     return RunPlan(
         shapes=shapes,
@@ -193,9 +203,10 @@ def _engine(
     model: ModelConfig,
     wanted: EnginesConfig,
     shape: ModelShape,
-    card: Card,
+    memory: tuple[int, int],
     tree: EpisodeTree,
 ) -> EngineMemory:
+    """`memory` is that of a card and that of the host, in bytes."""
     on_gpu = wanted.gpus_per_engine > 0
     eager = not on_gpu if wanted.enforce_eager is None else wanted.enforce_eager
     # The engines of the policy receive its weights; a reflection model is frozen.
@@ -209,7 +220,7 @@ def _engine(
             longest=longest_sequence(config, tree),
             cache_bytes=wanted.kv_cache_mib << 20 if wanted.kv_cache_mib else None,
             utilization=wanted.gpu_memory_utilization,
-            card_memory=card.memory,
+            device_memory=memory[not on_gpu],
             graphs=not eager,
             received=(config.sync.bucket_mib << 20) * receives,
         )
@@ -228,14 +239,20 @@ def _learner_parts(memory: LearnerMemory) -> tuple[Part, ...]:
     return (*memory.peak_parts, slack)
 
 
-def _place(place: Place, memories: Mapping[str, tuple[Part, ...]], card: Card) -> PlacePlan:
-    context = Part("CUDA context", CONTEXT_BYTES)
+def _place(
+    place: Place, memories: Mapping[str, tuple[Part, ...]], capacity: int | None
+) -> PlacePlan:
+    process = (
+        Part("libraries", PROCESS_BYTES)
+        if place.name == HOST
+        else Part("CUDA context", CONTEXT_BYTES)
+    )
     parts = [
         (f"{tenant.role} {tenant.index}", part)
         for tenant in place.tenants
-        for part in (*memories[tenant.role], *([] if place.name == HOST else [context]))
+        for part in (*memories[tenant.role], process)
     ]
-    return PlacePlan(place=place, parts=tuple(parts), capacity=card.memory)
+    return PlacePlan(place=place, parts=tuple(parts), capacity=capacity)
 
 
 def _time(
@@ -301,7 +318,5 @@ def _no_cache(key: str, engine: EngineMemory) -> Iterator[str]:
 def _overfull(plan: PlacePlan) -> str:
     count = Counter(tenant.role for tenant in plan.place.tenants)
     who = " and ".join(f"{number} {role}{'s' * (number > 1)}" for role, number in count.items())
-    return (
-        f"{plan.place.name} with {who} needs {plan.size / GIB:.1f} GiB and has "
-        f"{plan.capacity / GIB:.1f} GiB"
-    )
+    has = (plan.capacity or 0) / GIB
+    return f"{plan.place.name} with {who} needs {plan.size / GIB:.1f} GiB and has {has:.1f} GiB"
