@@ -100,9 +100,11 @@ def learner_memory(needs: LearnerNeeds) -> LearnerMemory:
         states.append(Part("reference model", needs.shape.parameters * needs.itemsize))
     if needs.kept_for_sync:
         states.append(Part("weights held for the engine", needs.kept_for_sync))
+    # The head goes backward before the first layer is computed again, so the larger of both counts.
+    head, again = head_bytes(needs), recomputed_bytes(needs)
     backward = (
         Part("activations", activation_bytes(needs)),
-        Part("log-prob head", head_bytes(needs)),
+        Part("log-prob head", head) if head > again else Part("one layer, computed again", again),
         Part("gradients being reduced", _bucket_bytes(needs)),
     )
     return LearnerMemory(
@@ -176,34 +178,45 @@ def _update_bytes(needs: LearnerNeeds) -> int:
 def activation_bytes(needs: LearnerNeeds) -> int:
     """Bytes that the transformer's layers keep for the backward pass of one micro-batch.
 
-    Without checkpointing that is everything autograd saves in every layer. With it that is the
-    input of every layer, and everything for the one layer that is computed again.
+    Without checkpointing that is everything autograd saves in every layer, with it the input of
+    every layer.
     """
-    shape, slots, size = needs.shape, needs.rows.pass_slots, needs.itemsize
-    layer = layer_bytes(shape, size)
-    if needs.checkpointing:
-        # While a layer goes backward, the gradients of its MLP are there beside its activations.
-        backward = 3 * size * shape.intermediate
-        return slots * (shape.layers * size * shape.hidden + layer + backward)
-    return slots * shape.layers * layer
+    shape, size = needs.shape, needs.itemsize
+    layer = size * shape.hidden if needs.checkpointing else layer_bytes(shape, size)
+    rotary = 2 * size * shape.head_dim  # cosines and sines, which all layers share
+    return needs.rows.pass_slots * (rotary + shape.layers * layer)
+
+
+def recomputed_bytes(needs: LearnerNeeds) -> int:
+    """Bytes of the one layer that checkpointing computes again: what it saves, and the gradients of
+    its MLP, which are there at the same time.
+    """
+    shape, size = needs.shape, needs.itemsize
+    layer = layer_bytes(shape, size) + 3 * size * shape.intermediate
+    return needs.rows.pass_slots * layer * needs.checkpointing
 
 
 def layer_bytes(shape: ModelShape, itemsize: int) -> int:
     """Bytes per token that autograd saves in one layer of transformers' Llama, Qwen2 or Qwen3.
 
-    Two norms save their input in float32, the normalised input and their output. Attention saves
-    query, key, value, its output in FlexAttention's layout and again in the projection's. The MLP
+    A norm saves its input in float32, the root of its variance, the normalised input and its
+    output. Attention saves query, key, value, its output and a float32 number per head. The MLP
     saves gate, activated gate, up and their product.
     """
-    norms = 2 * (4 + 2 * itemsize) * shape.hidden
+    norms = 2 * (_norm_bytes(shape.hidden, itemsize) + itemsize * shape.hidden)
     groups = shape.heads // shape.kv_heads
     # transformers copies keys and values for every query head unless the heads are a power of two.
     repeated = groups > 1 and shape.heads & (shape.heads - 1) != 0
     key_value = 2 * itemsize * (shape.query_size if repeated else shape.kv_size)
-    attention = 3 * itemsize * shape.query_size + key_value
-    statistics = (4 + itemsize) * shape.heads
-    qk_norm = (4 + itemsize) * (shape.query_size + shape.kv_size) * shape.qk_norm
-    return norms + attention + statistics + qk_norm + 4 * itemsize * shape.intermediate
+    attention = 2 * itemsize * shape.query_size + key_value + 4 * shape.heads
+    normed_heads = (shape.heads + shape.kv_heads) * shape.qk_norm
+    qk_norm = normed_heads * _norm_bytes(shape.head_dim, itemsize)
+    return norms + attention + qk_norm + 4 * itemsize * shape.intermediate
+
+
+def _norm_bytes(width: int, itemsize: int) -> int:
+    """Bytes that an RMSNorm of `width` numbers saves, its output left out."""
+    return (4 + itemsize) * width + 4
 
 
 def head_bytes(needs: LearnerNeeds) -> int:
@@ -215,7 +228,7 @@ def head_bytes(needs: LearnerNeeds) -> int:
     chunks, the other the part of this chunk.
     """
     shape, size = needs.shape, needs.itemsize
-    last_norm = (4 + 2 * size) * shape.hidden * needs.rows.pass_slots
+    last_norm = (_norm_bytes(shape.hidden, size) + size * shape.hidden) * needs.rows.pass_slots
     hidden = 2 * size * shape.hidden * needs.predicted
     logits = min(needs.logits_chunk, max(needs.predicted, 1)) * shape.vocabulary
     weight = 4 * shape.head_parameters if needs.trained == shape.parameters else 0

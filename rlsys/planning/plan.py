@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final
 
 from rlsys.config import EnginesConfig, ModelConfig, RunConfig
@@ -94,6 +95,8 @@ class RunPlan:
     rows: LearnerRows
     """Rows of the longest episodes."""
     learner: LearnerMemory
+    backward: Mapping[bool, int]
+    """Bytes of the learner's activations and its head, without and with gradient checkpointing."""
     engine: EngineMemory
     reflection: EngineMemory | None
     places: tuple[PlacePlan, ...]
@@ -124,9 +127,13 @@ def plan_run(
         lengths: expected lengths, for the seconds; the memory is that of the longest episodes.
         host_memory: bytes of the machine whose CPU runs ranks or engines; None if it is unknown.
     """
-    longest, expected = episode_tree(config, Lengths()), episode_tree(config, lengths or Lengths())
+    longest, expected = (
+        _within_limit(config, shapes.policy, episode_tree(config, wanted))
+        for wanted in (Lengths(), lengths or Lengths())
+    )
     rows = learner_rows(config, longest)
-    learner = learner_memory(_learner_needs(config, shapes.policy, longest, rows))
+    needs = _learner_needs(config, shapes.policy, longest, rows)
+    learner = learner_memory(needs)
     memory = (card.memory, host_memory or 0)
     engine = _engine(config, config.model, config.generation, shapes.policy, memory, longest)
     reflection = None
@@ -149,6 +156,10 @@ def plan_run(
         expected=expected,
         rows=rows,
         learner=learner,
+        backward={
+            chosen: total(learner_memory(replace(needs, checkpointing=chosen)).backward)
+            for chosen in (False, True)
+        },
         engine=engine,
         reflection=reflection,
         places=places,
@@ -157,7 +168,7 @@ def plan_run(
             *_too_long(config, shapes.policy, longest),
             *_no_cache("generation", engine),
             *(() if reflection is None else _no_cache(REFLECTION_KEY, reflection)),
-            *(_overfull(place) for place in places if not place.fits),
+            *(_overfull(group) for group in alike(places) if not group[0].fits),
         ),
     )
 
@@ -297,13 +308,22 @@ def _time(
     )
 
 
+def _within_limit(config: RunConfig, shape: ModelShape, tree: EpisodeTree) -> EpisodeTree:
+    """Return the tree with a prompt that the model has room for; a run drops longer ones."""
+    limit = config.model.max_length or shape.positions
+    if limit is None:
+        return tree
+    room = limit - (longest_sequence(config, tree) - tree.prompt)
+    return replace(tree, prompt=max(min(tree.prompt, room), 1))
+
+
 def _too_long(config: RunConfig, shape: ModelShape, tree: EpisodeTree) -> Iterator[str]:
     limit = config.model.max_length or shape.positions
     needed = longest_sequence(config, tree)
     if limit is not None and needed > limit:
         yield (
-            f"sequences of up to {needed:,} tokens are longer than the {limit:,} that the model "
-            f"takes; lower data.prompt.max_tokens or {config.environment.length_keys}"
+            f"an episode needs {needed - tree.prompt:,} tokens after its prompt, and the model "
+            f"takes {limit:,} in all; lower {config.environment.length_keys}"
         )
 
 
@@ -315,8 +335,30 @@ def _no_cache(key: str, engine: EngineMemory) -> Iterator[str]:
         )
 
 
-def _overfull(plan: PlacePlan) -> str:
-    count = Counter(tenant.role for tenant in plan.place.tenants)
-    who = " and ".join(f"{number} {role}{'s' * (number > 1)}" for role, number in count.items())
-    has = (plan.capacity or 0) / GIB
-    return f"{plan.place.name} with {who} needs {plan.size / GIB:.1f} GiB and has {has:.1f} GiB"
+def alike(places: Sequence[PlacePlan]) -> list[list[PlacePlan]]:
+    """Group neighbouring places whose processes need the same."""
+
+    def key(place: PlacePlan) -> list[tuple[str, Part]]:
+        return [(process.rpartition(" ")[0], part) for process, part in place.parts]
+
+    return [list(group) for _, group in groupby(places, key)]
+
+
+def place_names(places: Sequence[PlacePlan]) -> str:
+    """Return `card 0`, or `card 0 to card 3, each,` for several places."""
+    first, last = places[0].place.name, places[-1].place.name
+    return first if first == last else f"{first} to {last}, each,"
+
+
+def processes(place: PlacePlan) -> str:
+    """Return the processes of a place, for instance `1 learner rank and 1 engine`."""
+    count = Counter(tenant.role for tenant in place.place.tenants)
+    return " and ".join(f"{number} {role}{'s' * (number > 1)}" for role, number in count.items())
+
+
+def _overfull(places: Sequence[PlacePlan]) -> str:
+    place = places[0]
+    return (
+        f"{place_names(places)} with {processes(place)} needs {place.size / GIB:.1f} GiB and has "
+        f"{(place.capacity or 0) / GIB:.1f} GiB"
+    )

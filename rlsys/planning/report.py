@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
@@ -10,17 +9,19 @@ from rich.table import Table
 from rich.text import Text
 
 from rlsys.config import RunConfig
+from rlsys.launch.resources import colocated
 from rlsys.planning.cards import GIB, Card
 from rlsys.planning.layout import HOST
 from rlsys.planning.memory import total
-from rlsys.planning.plan import PlacePlan, RunPlan
+from rlsys.planning.plan import PlacePlan, RunPlan, alike, place_names, processes
 from rlsys.planning.time import StepTime
+from rlsys.planning.workload import learner_rows
 
 
 def plan_tables(config: RunConfig, plan: RunPlan, card: Card) -> Iterator[Table | Text]:
     """Yield the tables of a plan, and the sentences between them."""
     yield _layout_table(config, plan, card)
-    for places in _alike(plan.places):
+    for places in alike(plan.places):
         yield _memory_table(places)
     yield from _notes(config, plan)
     yield _tokens_table(config, plan)
@@ -39,40 +40,21 @@ def _layout_table(config: RunConfig, plan: RunPlan, card: Card) -> Table:
     table.add_column("processes")
     table.add_column("GiB", justify="right")
     for place in plan.places:
-        count = Counter(tenant.role for tenant in place.place.tenants)
-        what = ", ".join(_counted(number, role) for role, number in count.items())
         where = (
             place.place.name if place.place.name == HOST else f"{place.place.name} ({card.name})"
         )
         sizes = f"{place.size / GIB:.1f}"
         if place.capacity is not None:
             sizes += f" of {place.capacity / GIB:.1f}"
-        table.add_row(where, what, Text(sizes, "" if place.fits else "bold red"))
-    services = (
-        f"{_counted(config.rollout.environment_actors, 'environment actor')}, "
-        f"{_counted(config.grading.actors, 'grading actor')}"
-    )
-    table.add_row("any node", services, "")
+        table.add_row(where, processes(place), Text(sizes, "" if place.fits else "bold red"))
+    table.add_row("any node", f"environment actors: {config.rollout.environment_actors}", "")
+    table.add_row("", f"grading actors: {config.grading.actors}", "")
     return table
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
-def _alike(places: Sequence[PlacePlan]) -> list[list[PlacePlan]]:
-    """Group places with the same processes and sizes, which are shown once."""
-
-    def key(place: PlacePlan) -> list[tuple[str, str, int]]:
-        return [(name.rpartition(" ")[0], part.name, part.size) for name, part in place.parts]
-
-    return [list(group) for _, group in groupby(places, key)]
-
-
 def _memory_table(places: Sequence[PlacePlan]) -> Table:
-    first, names = places[0], [place.place.name for place in places]
-    title = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}, each"
-    table = Table(title=f"Memory of {title}")
+    first = places[0]
+    table = Table(title=f"Memory of {place_names(places).rstrip(',')}")
     table.add_column("process")
     table.add_column("what")
     table.add_column("GiB", justify="right")
@@ -89,20 +71,27 @@ def _memory_table(places: Sequence[PlacePlan]) -> Table:
 def _notes(config: RunConfig, plan: RunPlan) -> Iterator[Text]:
     learner, engine = plan.learner, plan.engine
     when = "backward pass" if learner.peak_parts[-1] in learner.backward else "optimizer's update"
+    plain, checkpointed = (plan.backward[chosen] / GIB for chosen in (False, True))
     yield Text(
-        f"learner: peak of {learner.peak / GIB:.1f} GiB in the {when}; "
-        f"{total(learner.backward) / GIB:.1f} GiB come and go in the backward pass and "
-        f"{total(learner.update) / GIB:.1f} GiB in the update"
+        f"learner: peak of {learner.peak / GIB:.1f} GiB in the {when}; beside its states, a "
+        f"backward pass takes {plain:.1f} GiB, {checkpointed:.1f} GiB with "
+        f"learner.gradient_checkpointing, and an update {total(learner.update) / GIB:.1f} GiB"
     )
     yield Text(
         f"engine: the KV cache holds {max(engine.cache_tokens, 0):,} tokens, "
         f"{engine.streams:,} streams of {engine.longest:,} tokens; generation.max_sequences is "
         f"{config.generation.max_sequences:,}"
     )
+    if colocated(config.learner, config.generation) and config.generation.kv_cache_mib is None:
+        cache = next((part.size for part in engine.parts if part.name == "KV cache"), 0)
+        yield Text(
+            "on a shared card vLLM may count memory that the learner takes at the same time, and "
+            f"then has less or none for the cache; generation.kv_cache_mib={cache >> 20} avoids it"
+        )
 
 
 def _tokens_table(config: RunConfig, plan: RunPlan) -> Table:
-    batch, tree, rows = config.batch, plan.expected, plan.rows
+    batch, tree, rows = config.batch, plan.expected, learner_rows(config, plan.expected)
     table = Table(title="A training step", show_header=False)
     table.add_column()
     table.add_column(justify="right")
