@@ -5,6 +5,7 @@ Sums are added first and divided once at the end; a mean of means would weigh sh
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -30,12 +31,24 @@ def run_names(metrics: Mapping[str, float]) -> dict[str, float]:
     return {RUN_NAMES.get(name, f"learner/{name}"): value for name, value in metrics.items()}
 
 
+def peak_bytes(device: torch.device) -> int:
+    """Return the most memory that this process has had so far on a device.
+
+    On a GPU that is what torch allocated; its allocator and the CUDA context hold more. On the CPU
+    it is the resident memory of the whole process.
+    """
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10  # Linux reports KiB
+
+
 def step_metrics(
     sums: Sequence[Sums],
     *,
     packed: int,
     slots: int,
     seconds: Mapping[str, float],
+    peak_bytes: int,
     device: torch.device,
 ) -> dict[str, float]:
     """Return the metrics of a training step, the same on every rank; all ranks call it.
@@ -45,16 +58,19 @@ def step_metrics(
         packed: tokens in this rank's rows.
         slots: room for tokens in this rank's rows, padding included.
         seconds: wall-clock time of the parts of the step, `step` being the whole.
+        peak_bytes: most memory that this rank has had so far.
     """
     local: Sums = {}
     for part in sums:
         local = merge_metrics(local, part) if local else part
-    numbers = {"packed": packed, "slots": slots, **{f"{k}_max": v for k, v in seconds.items()}}
+    largest = {"peak_bytes": peak_bytes, **seconds}
+    numbers = {"packed": packed, "slots": slots, **{f"{k}_max": v for k, v in largest.items()}}
     tensors = {k: torch.tensor(float(v), device=device) for k, v in numbers.items()}
     total = _join_ranks({**local, **tensors})
 
     tokens, room = float(total.pop("packed")), float(total.pop("slots"))
     metrics = {f"seconds_{part}": float(total.pop(f"{part}_max")) for part in seconds}
+    metrics["peak_gib"] = float(total.pop("peak_bytes_max")) / 2**30
     metrics["tokens_packed"] = tokens
     metrics["padding_share"] = 1.0 - tokens / room
     metrics["tokens_per_s"] = tokens / metrics["seconds_step"]

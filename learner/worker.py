@@ -20,7 +20,7 @@ from learner.batch import MicroBatch, advantage_squares, micro_batches, sequence
 from learner.checkpoint import export_model, load_checkpoint, save_checkpoint
 from learner.engine import build_engine, join, update
 from learner.logprobs import PolicyModel, load_policy
-from learner.metrics import Sums, step_metrics
+from learner.metrics import Sums, peak_bytes, step_metrics
 from learner.objective import Objective
 from learner.plan import RankPlan
 from learner.schedule import learning_rate
@@ -104,7 +104,8 @@ class LearnerWorker:
             the last one), skipped (optimizer steps whose loss or gradient was not finite; they
             enter no metric of the loss), skipped_in_row (how many of them have no other step after
             them, earlier calls included), tokens_packed, padding_share, tokens_per_s (packed tokens
-            of all ranks), tokens_trained, seconds_* of the parts (the slowest rank's),
+            of all ranks), tokens_trained, peak_gib (largest of all ranks, see
+            learner.metrics.peak_bytes), seconds_* of the parts (the slowest rank's),
             advantage_scale (where advantages are normalised), and what
             rlsys.algorithms.loss.summarise makes of the loss's sums.
 
@@ -137,6 +138,7 @@ class LearnerWorker:
             packed=sum(micro.num_tokens for micro in micros),
             slots=sum(micro.num_slots for micro in micros),
             seconds=self._seconds,
+            peak_bytes=peak_bytes(self._device),
             device=self._device,
         )
         if applied:

@@ -31,7 +31,7 @@ ONLY = {
         *("numpy", "torch", "rlsys.types", "rlsys.records", "rlsys.errors", "rlsys.config"),
     ),
 }
-MAY_USE_RAY = ("rlsys.cli", "rlsys.launch")
+MAY_USE_RAY = ("rlsys.cli", "rlsys.launch", "rlsys.planning")
 """Where everything meets; the rules of `rlsys` do not hold there."""
 HEAVY = {"torch", "transformers", "datasets", "sympy", "math_verify", "ray", "vllm", "deepspeed"}
 LIGHT = (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rlsys.cli import data, economics, ledger, reflection
+from rlsys.cli import data, economics, ledger, plan, reflection
 from rlsys.cli.common import (
     SETTINGS_AS_OPTIONS,
     STOPPED,
@@ -48,6 +48,7 @@ app.command("eval economics", context_settings=SETTINGS_AS_OPTIONS)(economics.co
 app.command("serve-env", context_settings=SETTINGS_AS_OPTIONS)(economics.serve_environment)
 app.command("data", context_settings=SETTINGS_AS_OPTIONS)(data.data)
 app.command("ledger")(ledger.ledger)
+app.command("plan", context_settings=SETTINGS_AS_OPTIONS)(plan.plan)
 
 Supervised = Annotated[bool, typer.Option("--sft", help="The configuration of `rlsys sft`.")]
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from rlsys.config import EnginesConfig, GenerationConfig, LearnerConfig, RunConfig, SftConfig
 from rlsys.errors import ConfigError, ResourceError
+from rlsys.weights import Transport
 
 SERVICE_CPUS = 1.0
 """Logical cores of an environment or grading actor."""
@@ -39,6 +40,16 @@ class Bundle(NamedTuple):
 def colocated(learner: LearnerConfig, generation: GenerationConfig) -> bool:
     """True if rank i and engine i share GPU i, because both need a fraction of one."""
     return 0 < learner.gpus_per_rank < 1 and 0 < generation.gpus_per_engine < 1
+
+
+def transport_of(config: RunConfig) -> Transport:
+    """Return sync.transport, or what suits the places of learner and engines if that is `auto`."""
+    if config.sync.transport != "auto":
+        return config.sync.transport
+    if not config.learner.gpus_per_rank or not config.generation.gpus_per_engine:
+        return "shm"
+    # NCCL refuses two processes of one group on the same card, and IPC works only on one card.
+    return "ipc" if colocated(config.learner, config.generation) else "nccl"
 
 
 Wanted = RunConfig | SftConfig | Sequence[Bundle]

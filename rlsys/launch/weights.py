@@ -9,20 +9,9 @@ from actors.pools import GenerationPool
 from learner.group import LearnerGroup
 from learner.sync import SyncSpec
 from rlsys.config import RunConfig
-from rlsys.launch.resources import colocated
+from rlsys.launch.resources import transport_of
 from rlsys.training.weight_sync import WeightSync
 from rlsys.types import Tokens
-from rlsys.weights import Transport
-
-
-def transport_of(config: RunConfig) -> Transport:
-    """Return sync.transport, or what suits the places of learner and engines if that is `auto`."""
-    if config.sync.transport != "auto":
-        return config.sync.transport
-    if not config.learner.gpus_per_rank or not config.generation.gpus_per_engine:
-        return "shm"
-    # NCCL refuses two processes of one group on the same card, and IPC works only on one card.
-    return "ipc" if colocated(config.learner, config.generation) else "nccl"
 
 
 async def connect(

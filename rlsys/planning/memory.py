@@ -1,0 +1,320 @@
+"""Bytes on a card, part by part.
+
+Letters: P parameters, T trained parameters (all, or the adapters), N ranks, s bytes of a number in
+the model's precision (2 in bfloat16, 4 in float32).
+
+What DeepSpeed allocates is read from its source (0.19) and from measurements, not from the ZeRO
+paper: in bfloat16 with float32 sums its stage 1 splits the master weights and the moments, but
+keeps the gradients of all parameters twice, as bfloat16 and as float32 sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rlsys.planning.shape import ModelShape
+from rlsys.planning.workload import LearnerRows
+
+REDUCE_BUCKET: Final = 50_000_000
+"""Numbers per gradient reduction: learner.engine.REDUCE_BUCKET, which imports torch."""
+PREFETCH_BUCKET: Final = 50_000_000
+"""Numbers that ZeRO-3 gathers ahead: DeepSpeed's default of stage3_prefetch_bucket_size."""
+CONTEXT_BYTES: Final = 600 << 20
+"""CUDA context, cuBLAS workspace and loaded kernels of one process on an H100."""
+PROCESS_BYTES: Final = 550 << 20
+"""Resident memory of a process on the CPU after it has imported torch, and DeepSpeed or vLLM."""
+GRAPH_BYTES: Final = 1 << 30
+"""CUDA graphs of an engine, which vLLM allocates outside of gpu_memory_utilization."""
+ALLOCATOR_SLACK: Final = 0.05
+"""Part of a learner's peak that torch's allocator reserves beyond it, because blocks do not fit."""
+BATCH_TOKENS: Final = 8192
+"""Tokens of one engine step at most, for which vLLM keeps memory free."""
+SAMPLER_COPIES: Final = 3
+"""float32 arrays [sequences, vocabulary] that sampling with log-probs needs at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Memory with one purpose."""
+
+    name: str
+    size: int
+    """Bytes."""
+
+
+def total(parts: Sequence[Part]) -> int:
+    """Return the bytes of all parts."""
+    return sum(part.size for part in parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerNeeds:
+    """Settings of one learner rank that decide its memory."""
+
+    shape: ModelShape
+    itemsize: int
+    """s: 2 in bfloat16, 4 in float32."""
+    trained: int
+    """T."""
+    zero_stage: int
+    ranks: int
+    rows: LearnerRows
+    predicted: int
+    """Trained tokens of one micro-batch, which are those that need logits."""
+    checkpointing: bool
+    logits_chunk: int
+    reference: bool
+    """True if a frozen copy of the starting policy is loaded as well."""
+    kept_for_sync: int
+    """Bytes that the weight sync keeps on the rank's card."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerMemory:
+    """Memory of one learner rank at its peak."""
+
+    states: tuple[Part, ...]
+    """What is there from the first optimizer step to the end of the run."""
+    backward: tuple[Part, ...]
+    """What comes on top while a micro-batch is at the start of its backward pass."""
+    update: tuple[Part, ...]
+    """What comes on top inside the optimizer's update, when `backward` is free again."""
+
+    @property
+    def peak(self) -> int:
+        """Most bytes allocated at once: torch.cuda.max_memory_allocated()."""
+        return total(self.states) + max(total(self.backward), total(self.update))
+
+    @property
+    def peak_parts(self) -> tuple[Part, ...]:
+        """The parts that the peak consists of."""
+        return self.states + max(self.backward, self.update, key=total)
+
+
+def learner_memory(needs: LearnerNeeds) -> LearnerMemory:
+    """Return the memory of one rank on its device, without the CUDA context."""
+    states = [*_states(needs)]
+    if needs.reference:
+        states.append(Part("reference model", needs.shape.parameters * needs.itemsize))
+    if needs.kept_for_sync:
+        states.append(Part("weights held for the engine", needs.kept_for_sync))
+    # The head goes backward before the first layer is computed again, so the larger of both counts.
+    head, again = head_bytes(needs), recomputed_bytes(needs)
+    backward = (
+        Part("activations", activation_bytes(needs)),
+        Part("log-prob head", head) if head > again else Part("one layer, computed again", again),
+        Part("gradients being reduced", _bucket_bytes(needs)),
+    )
+    return LearnerMemory(
+        states=tuple(part for part in states if part.size),
+        backward=tuple(part for part in backward if part.size),
+        update=(Part("optimizer's workspace", _update_bytes(needs)),),
+    )
+
+
+def effective_stage(zero_stage: int, itemsize: int) -> int:
+    """Return the ZeRO stage that runs: stage 0 in bfloat16 runs as 1 (learner.engine)."""
+    return max(zero_stage, 1) if itemsize == 2 else zero_stage
+
+
+def _states(needs: LearnerNeeds) -> list[Part]:
+    """Weights, gradients and optimizer states.
+
+    Stage 1 in bfloat16 is DeepSpeed's BF16_Optimizer: `p.grad` stays allocated, and its float32 sum
+    is a buffer of all T numbers on every rank. All other stages from 1 on are its ZeRO optimizers.
+    """
+    weights, trained, ranks = needs.shape.parameters, needs.trained, needs.ranks
+    stage = effective_stage(needs.zero_stage, needs.itemsize)
+    share = -(-trained // ranks)
+    if stage == 0:
+        return [
+            Part("weights", weights * needs.itemsize),
+            Part("gradients", 4 * trained),
+            Part("Adam's moments", 8 * trained),
+        ]
+    # Frozen weights are not split by stages 1 and 2; by stage 3 they are.
+    held = -(-weights // ranks) + _gathered(needs.shape) if stage == 3 and ranks > 1 else weights
+    gradients = [Part("gradients, summed", 4 * (share if stage > 1 else trained))]
+    if stage == 1 and needs.itemsize == 2:
+        gradients.insert(0, Part("gradients", needs.itemsize * trained))
+    return [
+        Part("weights", held * needs.itemsize),
+        *gradients,
+        Part("master weights", 4 * share),
+        Part("Adam's moments", 8 * share),
+    ]
+
+
+def _gathered(shape: ModelShape) -> int:
+    """Numbers that ZeRO-3 holds whole at once: the largest matrix and those gathered ahead."""
+    return max(shape.head_parameters, shape.hidden * shape.intermediate) + PREFETCH_BUCKET
+
+
+def _bucket_bytes(needs: LearnerNeeds) -> int:
+    """Gradients that wait for their reduction, where the stage frees them afterwards."""
+    stage = effective_stage(needs.zero_stage, needs.itemsize)
+    if stage < 2:
+        return 0
+    bucket = min(REDUCE_BUCKET, needs.trained)
+    # A gradient that is larger than a bucket travels alone.
+    largest = 0 if needs.trained < needs.shape.parameters else needs.shape.head_parameters
+    return needs.itemsize * (bucket + largest)
+
+
+def _update_bytes(needs: LearnerNeeds) -> int:
+    """Workspace of torch's AdamW on the rank's share: the root of the second moment.
+
+    torch.optim.AdamW takes its `foreach` path on GPUs and on the one flat tensor of a share. The
+    ZeRO optimizers of stage 2 copy the share's gradients into one flat tensor before.
+    """
+    stage = effective_stage(needs.zero_stage, needs.itemsize)
+    share = -(-needs.trained // (needs.ranks if stage else 1))
+    flat = stage > 1 or (stage == 1 and needs.itemsize == 4)
+    return 4 * share * (2 if flat else 1)
+
+
+def activation_bytes(needs: LearnerNeeds) -> int:
+    """Bytes that the transformer's layers keep for the backward pass of one micro-batch.
+
+    Without checkpointing that is everything autograd saves in every layer, with it the input of
+    every layer.
+    """
+    shape, size = needs.shape, needs.itemsize
+    layer = size * shape.hidden if needs.checkpointing else layer_bytes(shape, size)
+    rotary = 2 * size * shape.head_dim  # cosines and sines, which all layers share
+    return needs.rows.pass_slots * (rotary + shape.layers * layer)
+
+
+def recomputed_bytes(needs: LearnerNeeds) -> int:
+    """Bytes of the one layer that checkpointing computes again: what it saves, and the gradients of
+    its MLP, which are there at the same time.
+    """
+    shape, size = needs.shape, needs.itemsize
+    layer = layer_bytes(shape, size) + 3 * size * shape.intermediate
+    return needs.rows.pass_slots * layer * needs.checkpointing
+
+
+def layer_bytes(shape: ModelShape, itemsize: int) -> int:
+    """Bytes per token that autograd saves in one layer of transformers' Llama, Qwen2 or Qwen3.
+
+    A norm saves its input in float32, the root of its variance, the normalised input and its
+    output. Attention saves query, key, value, its output and a float32 number per head. The MLP
+    saves gate, activated gate, up and their product.
+    """
+    norms = 2 * (_norm_bytes(shape.hidden, itemsize) + itemsize * shape.hidden)
+    groups = shape.heads // shape.kv_heads
+    # transformers copies keys and values for every query head unless the heads are a power of two.
+    repeated = groups > 1 and shape.heads & (shape.heads - 1) != 0
+    key_value = 2 * itemsize * (shape.query_size if repeated else shape.kv_size)
+    attention = 2 * itemsize * shape.query_size + key_value + 4 * shape.heads
+    normed_heads = (shape.heads + shape.kv_heads) * shape.qk_norm
+    qk_norm = normed_heads * _norm_bytes(shape.head_dim, itemsize)
+    return norms + attention + qk_norm + 4 * itemsize * shape.intermediate
+
+
+def _norm_bytes(width: int, itemsize: int) -> int:
+    """Bytes that an RMSNorm of `width` numbers saves, its output left out."""
+    return (4 + itemsize) * width + 4
+
+
+def head_bytes(needs: LearnerNeeds) -> int:
+    """Bytes at the peak of the log-prob head's backward pass (learner.logprobs).
+
+    The last norm, hidden states of predicted tokens and their gradients; and per chunk either the
+    float32 log-probs, their float32 gradient and its copy in the model's precision, or the first
+    and last of these and the gradient of the output embedding twice in float32: one is the sum over
+    chunks, the other the part of this chunk.
+    """
+    shape, size = needs.shape, needs.itemsize
+    last_norm = (_norm_bytes(shape.hidden, size) + size * shape.hidden) * needs.rows.pass_slots
+    hidden = 2 * size * shape.hidden * needs.predicted
+    logits = min(needs.logits_chunk, max(needs.predicted, 1)) * shape.vocabulary
+    weight = 4 * shape.head_parameters if needs.trained == shape.parameters else 0
+    return last_norm + hidden + max(weight + (8 + size) * logits, 2 * weight + (4 + size) * logits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineNeeds:
+    """Settings of one engine that decide its memory."""
+
+    shape: ModelShape
+    itemsize: int
+    tensor_parallel: int
+    max_sequences: int
+    longest: int
+    """Most tokens of a sequence."""
+    cache_bytes: int | None
+    """KV cache of the whole engine; None lets `utilization` decide."""
+    utilization: float
+    """Part of every card that vLLM takes for weights, workspace and cache."""
+    device_memory: int
+    """Bytes of a card, or of the host for an engine on the CPU."""
+    graphs: bool
+    """True if CUDA graphs are captured."""
+    received: int
+    """Bytes of a weight bucket that arrives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMemory:
+    """Memory of one engine on each of its cards."""
+
+    parts: tuple[Part, ...]
+    cache_tokens: int
+    """Tokens that the KV cache holds; negative if weights and workspace leave no room."""
+    longest: int
+    """Most tokens of a sequence."""
+
+    @property
+    def size(self) -> int:
+        """Bytes on each of the engine's cards."""
+        return total(self.parts)
+
+    @property
+    def streams(self) -> int:
+        """Sequences of the greatest length that the KV cache holds at once."""
+        return max(self.cache_tokens, 0) // self.longest
+
+
+def engine_memory(needs: EngineNeeds) -> EngineMemory:
+    """Return the memory of one engine on each of its cards, without the CUDA context.
+
+    vLLM measures its workspace with a step of BATCH_TOKENS tokens and gives the cache what is left
+    of `utilization`, unless the cache has a size of its own.
+    """
+    shape, cards = needs.shape, needs.tensor_parallel
+    weights = -(-shape.parameters * needs.itemsize // cards)
+    workspace = engine_workspace(needs)
+    budget = int(needs.utilization * needs.device_memory)
+    cache = budget - weights - workspace
+    if needs.cache_bytes is not None:
+        cache = needs.cache_bytes // cards
+    # Key and value heads are split over cards, and every card has at least one of them.
+    heads = max(-(-shape.kv_heads // cards), 1)
+    per_token = 2 * shape.layers * heads * shape.head_dim * needs.itemsize
+    parts = (
+        Part("weights", weights),
+        Part("workspace", workspace),
+        Part("KV cache", max(cache, 0)),
+        Part("CUDA graphs", GRAPH_BYTES * needs.graphs),
+        Part("weights being received", needs.received),
+    )
+    return EngineMemory(
+        parts=tuple(part for part in parts if part.size),
+        cache_tokens=cache // per_token,
+        longest=needs.longest,
+    )
+
+
+def engine_workspace(needs: EngineNeeds) -> int:
+    """Bytes of an engine step: activations of BATCH_TOKENS tokens in one layer, and sampling.
+
+    Nothing is kept for a backward pass, so the widest point of a layer counts: gate and up of the
+    MLP, their product, and two copies of the hidden states.
+    """
+    shape = needs.shape
+    inner = 3 * shape.intermediate // needs.tensor_parallel
+    layer = BATCH_TOKENS * needs.itemsize * (inner + 2 * shape.hidden)
+    return layer + SAMPLER_COPIES * 4 * needs.max_sequences * shape.vocabulary

@@ -1,0 +1,364 @@
+"""The plan of one run: its processes, the memory of every card, and the seconds of a step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final
+
+from rlsys.config import EnginesConfig, ModelConfig, RunConfig
+from rlsys.launch.resources import colocated, transport_of
+from rlsys.planning.cards import GIB, Card
+from rlsys.planning.layout import HOST, Place, layout
+from rlsys.planning.memory import (
+    ALLOCATOR_SLACK,
+    CONTEXT_BYTES,
+    PROCESS_BYTES,
+    EngineMemory,
+    EngineNeeds,
+    LearnerMemory,
+    LearnerNeeds,
+    Part,
+    engine_memory,
+    learner_memory,
+    total,
+)
+from rlsys.planning.shape import ModelShape, read_shape
+from rlsys.planning.time import (
+    GenerationLoad,
+    StepTime,
+    TrainingLoad,
+    generation_stages,
+    sync_stage,
+    training_stages,
+)
+from rlsys.planning.workload import (
+    EpisodeTree,
+    LearnerRows,
+    Lengths,
+    episode_tree,
+    learner_rows,
+)
+
+REFLECTION_KEY: Final = "environment.revision.generation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """Shapes of the models of a run."""
+
+    policy: ModelShape
+    reflection: ModelShape | None = None
+
+
+def read_shapes(config: RunConfig) -> Shapes:
+    """Read the config.json of every model of a run. Raises ModelError."""
+    revision = config.revision
+    return Shapes(
+        policy=read_shape(config.model.path),
+        reflection=None if revision is None else read_shape(revision.model.path),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacePlan:
+    """A card or the host: its processes and their memory."""
+
+    place: Place
+    parts: tuple[tuple[str, Part], ...]
+    """Every process by name, and one part of its memory."""
+    capacity: int | None
+    """Bytes; None for a host that is not this machine."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return total([part for _, part in self.parts])
+
+    @property
+    def fits(self) -> bool:
+        """True if the parts fit into the capacity."""
+        return self.capacity is None or self.size <= self.capacity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """What a run needs."""
+
+    shapes: Shapes
+    longest: EpisodeTree
+    """The longest episode, which decides the memory."""
+    expected: EpisodeTree
+    """The episode whose seconds are planned."""
+    rows: LearnerRows
+    """Rows of the longest episodes."""
+    learner: LearnerMemory
+    backward: Mapping[bool, int]
+    """Bytes of the learner's activations and its head, without and with gradient checkpointing."""
+    engine: EngineMemory
+    reflection: EngineMemory | None
+    places: tuple[PlacePlan, ...]
+    time: StepTime | None
+    """None where learner or engines run on the CPU, whose speed is not planned."""
+    faults: tuple[str, ...]
+    """One sentence per thing that does not fit."""
+
+    @property
+    def fits(self) -> bool:
+        """True if nothing stands against the run."""
+        return not self.faults
+
+
+def plan_run(
+    config: RunConfig,
+    shapes: Shapes,
+    card: Card,
+    lengths: Lengths | None = None,
+    host_memory: int | None = None,
+) -> RunPlan:
+    """Plan a run on cards of one kind.
+
+    Args:
+        config: the run.
+        shapes: of its models.
+        card: what every card of the run is.
+        lengths: expected lengths, for the seconds; the memory is that of the longest episodes.
+        host_memory: bytes of the machine whose CPU runs ranks or engines; None if it is unknown.
+    """
+    longest, expected = (
+        _within_limit(config, shapes.policy, episode_tree(config, wanted))
+        for wanted in (Lengths(), lengths or Lengths())
+    )
+    rows = learner_rows(config, longest)
+    needs = _learner_needs(config, shapes.policy, longest, rows)
+    learner = learner_memory(needs)
+    memory = (card.memory, host_memory or 0)
+    engine = _engine(config, config.model, config.generation, shapes.policy, memory, longest)
+    reflection = None
+    if config.revision is not None and shapes.reflection is not None:
+        wanted = config.revision
+        reflection = _engine(
+            config, wanted.model, wanted.generation, shapes.reflection, memory, longest
+        )
+    memories = {"learner rank": _learner_parts(learner), "engine": engine.parts}
+    if reflection is not None:
+        memories["reflection engine"] = reflection.parts
+    capacities = {HOST: host_memory}
+    places = tuple(
+        _place(place, memories, capacities.get(place.name, card.memory)) for place in layout(config)
+    )
+    on_cards = config.learner.gpus_per_rank > 0 and config.generation.gpus_per_engine > 0
+    return RunPlan(
+        shapes=shapes,
+        longest=longest,
+        expected=expected,
+        rows=rows,
+        learner=learner,
+        backward={
+            chosen: total(learner_memory(replace(needs, checkpointing=chosen)).backward)
+            for chosen in (False, True)
+        },
+        engine=engine,
+        reflection=reflection,
+        places=places,
+        time=_time(config, shapes.policy, card, expected, engine) if on_cards else None,
+        faults=(
+            *_too_long(config, shapes.policy, longest),
+            *_no_cache("generation", engine),
+            *(() if reflection is None else _no_cache(REFLECTION_KEY, reflection)),
+            *(_overfull(group) for group in alike(places) if not group[0].fits),
+        ),
+    )
+
+
+def itemsize(model: ModelConfig) -> int:
+    """Return the bytes of a number in the model's precision."""
+    return 2 if model.dtype == "bfloat16" else 4
+
+
+def trained_parameters(config: RunConfig, shape: ModelShape) -> int:
+    """Return the number of trained parameters: all, or those of the adapters."""
+    lora = config.learner.lora
+    return shape.parameters if lora is None else shape.lora_parameters(lora)
+
+
+def _learner_needs(
+    config: RunConfig, shape: ModelShape, tree: EpisodeTree, rows: LearnerRows
+) -> LearnerNeeds:
+    learner, size = config.learner, itemsize(config.model)
+    weights = shape.parameters * size
+    bucket = min(config.sync.bucket_mib << 20, weights)
+    # By CUDA IPC every bucket stays on the card until the same bucket of the next sync replaces it,
+    # so all weights are held a second time, and one bucket a third time while it is made.
+    kept = {"shm": 0, "nccl": bucket, "ipc": weights + bucket}[transport_of(config)]
+    return LearnerNeeds(
+        shape=shape,
+        itemsize=size,
+        trained=trained_parameters(config, shape),
+        zero_stage=learner.zero_stage,
+        ranks=learner.ranks,
+        rows=rows,
+        predicted=rows.rows_per_pass * rows.trees_per_row * tree.sampled,
+        checkpointing=learner.gradient_checkpointing,
+        logits_chunk=learner.logits_chunk,
+        # With adapters the policy without them is the reference.
+        reference=config.loss.kl_coefficient > 0 and learner.lora is None,
+        kept_for_sync=kept,
+    )
+
+
+def _engine(
+    config: RunConfig,
+    model: ModelConfig,
+    wanted: EnginesConfig,
+    shape: ModelShape,
+    memory: tuple[int, int],
+    tree: EpisodeTree,
+) -> EngineMemory:
+    """`memory` is that of a card and that of the host, in bytes."""
+    on_gpu = wanted.gpus_per_engine > 0
+    eager = not on_gpu if wanted.enforce_eager is None else wanted.enforce_eager
+    # The engines of the policy receive its weights; a reflection model is frozen.
+    receives = model is config.model and transport_of(config) == "nccl"
+    return engine_memory(
+        EngineNeeds(
+            shape=shape,
+            itemsize=itemsize(model),
+            tensor_parallel=wanted.tensor_parallel,
+            max_sequences=wanted.max_sequences,
+            longest=longest_sequence(config, tree),
+            cache_bytes=wanted.kv_cache_mib << 20 if wanted.kv_cache_mib else None,
+            utilization=wanted.gpu_memory_utilization,
+            device_memory=memory[not on_gpu],
+            graphs=not eager,
+            received=(config.sync.bucket_mib << 20) * receives,
+        )
+    )
+
+
+def longest_sequence(config: RunConfig, tree: EpisodeTree) -> int:
+    """Return the most tokens of a sequence, in training or in an evaluation."""
+    budgets = config.evaluation_budgets
+    beyond = max(budgets[-1] - tree.thought, 0) if budgets else 0
+    return tree.longest_path + beyond
+
+
+def _learner_parts(memory: LearnerMemory) -> tuple[Part, ...]:
+    slack = Part("allocator's slack", int(ALLOCATOR_SLACK * memory.peak))
+    return (*memory.peak_parts, slack)
+
+
+def _place(
+    place: Place, memories: Mapping[str, tuple[Part, ...]], capacity: int | None
+) -> PlacePlan:
+    process = (
+        Part("libraries", PROCESS_BYTES)
+        if place.name == HOST
+        else Part("CUDA context", CONTEXT_BYTES)
+    )
+    parts = [
+        (f"{tenant.role} {tenant.index}", part)
+        for tenant in place.tenants
+        for part in (*memories[tenant.role], process)
+    ]
+    return PlacePlan(place=place, parts=tuple(parts), capacity=capacity)
+
+
+def _time(
+    config: RunConfig, shape: ModelShape, card: Card, tree: EpisodeTree, engine: EngineMemory
+) -> StepTime:
+    batch, learner, generation = config.batch, config.learner, config.generation
+    size = itemsize(config.model)
+    reference = config.loss.kl_coefficient > 0
+    return StepTime(
+        generation=generation_stages(
+            GenerationLoad(
+                shape=shape,
+                itemsize=size,
+                tree=tree,
+                episodes=batch.episodes,
+                engines=generation.engines,
+                tensor_parallel=generation.tensor_parallel,
+                max_sequences=generation.max_sequences,
+                cache_tokens=engine.cache_tokens,
+                graphs=not generation.enforce_eager,
+            ),
+            card,
+        ),
+        training=training_stages(
+            TrainingLoad(
+                shape=shape,
+                itemsize=size,
+                tree=tree,
+                trees=batch.episodes / learner.ranks,
+                rows=learner_rows(config, tree),
+                trained_parameters=trained_parameters(config, shape),
+                ranks=learner.ranks,
+                optimizer_steps=batch.optimizer_steps,
+                checkpointing=learner.gradient_checkpointing,
+                # Old log-probs are computed only where the weights change within the step.
+                extra_forwards=reference + (batch.optimizer_steps > 1),
+            ),
+            card,
+        ),
+        sync=sync_stage(shape, size, transport_of(config), card),
+        shared=colocated(learner, generation),
+    )
+
+
+def _within_limit(config: RunConfig, shape: ModelShape, tree: EpisodeTree) -> EpisodeTree:
+    """Return the tree with a prompt that the model has room for; a run drops longer ones."""
+    limit = config.model.max_length or shape.positions
+    if limit is None:
+        return tree
+    room = limit - (longest_sequence(config, tree) - tree.prompt)
+    return replace(tree, prompt=max(min(tree.prompt, room), 1))
+
+
+def _too_long(config: RunConfig, shape: ModelShape, tree: EpisodeTree) -> Iterator[str]:
+    limit = config.model.max_length or shape.positions
+    needed = longest_sequence(config, tree)
+    if limit is not None and needed > limit:
+        yield (
+            f"an episode needs {needed - tree.prompt:,} tokens after its prompt, and the model "
+            f"takes {limit:,} in all; lower {config.environment.length_keys}"
+        )
+
+
+def _no_cache(key: str, engine: EngineMemory) -> Iterator[str]:
+    if engine.cache_tokens < engine.longest:
+        yield (
+            f"the KV cache of an engine of {key} has room for {max(engine.cache_tokens, 0):,} "
+            f"tokens, fewer than the {engine.longest:,} of one sequence"
+        )
+
+
+def alike(places: Sequence[PlacePlan]) -> list[list[PlacePlan]]:
+    """Group neighbouring places whose processes need the same."""
+
+    def key(place: PlacePlan) -> list[tuple[str, Part]]:
+        return [(process.rpartition(" ")[0], part) for process, part in place.parts]
+
+    return [list(group) for _, group in groupby(places, key)]
+
+
+def place_names(places: Sequence[PlacePlan]) -> str:
+    """Return `card 0`, or `card 0 to card 3, each,` for several places."""
+    first, last = places[0].place.name, places[-1].place.name
+    return first if first == last else f"{first} to {last}, each,"
+
+
+def processes(place: PlacePlan) -> str:
+    """Return the processes of a place, for instance `1 learner rank and 1 engine`."""
+    count = Counter(tenant.role for tenant in place.place.tenants)
+    return " and ".join(f"{number} {role}{'s' * (number > 1)}" for role, number in count.items())
+
+
+def _overfull(places: Sequence[PlacePlan]) -> str:
+    place = places[0]
+    return (
+        f"{place_names(places)} with {processes(place)} needs {place.size / GIB:.1f} GiB and has "
+        f"{(place.capacity or 0) / GIB:.1f} GiB"
+    )

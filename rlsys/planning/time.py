@@ -1,0 +1,323 @@
+"""Seconds of a training step, part by part, and what bounds each part.
+
+Every part is a roofline: the largest of the times that its bytes, its operations and its host need,
+where one hides behind another, and their sum where one waits for another. Rates that no data sheet
+tells are measured constants, each with its source. A step takes the parts one after the other in a
+synchronous run; in an asynchronous run generation goes on beside training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from rlsys.planning.cards import Card
+from rlsys.planning.shape import ModelShape
+from rlsys.planning.workload import EpisodeTree, LearnerRows
+
+Bound = Literal["host", "memory bandwidth", "arithmetic", "link"]
+
+MATMUL_RATE: Final = 0.6
+"""Part of a card's peak that bfloat16 products of a layer reach. From the learner's measurements on
+an H100 (benchmarks/results/learner_speed_H100.jsonl), as are the next four."""
+ATTENTION_RATE: Final = 0.25
+"""The same for FlexAttention under the tree mask."""
+ATTENTION_PRODUCTS: Final = (2, 5)
+"""Matrix products of FlexAttention's forward and backward kernels; the FLOPs of a forward pass
+count 2, and the backward pass computes the scores again (arXiv 2205.14135, Algorithm 4)."""
+HEAD_PASSES: Final = 35
+"""Times that the log-prob head reads or writes a float32 logit, in both of its passes."""
+LAYER_PASSES: Final = (27, 475)
+"""Bytes that unfused elementwise kernels of a layer move per token, forward and backward, for every
+number of the MLP's inner size and for every number of the hidden size, in bfloat16."""
+UPDATE_BYTES: Final = 100
+"""Bytes that clipping, AdamW and the copy to bfloat16 move per trained parameter and rank's share:
+one read and write of every state in each of these kernels."""
+KERNELS_PER_LAYER: Final = 140
+"""Kernels of a forward and a backward pass through one layer."""
+LAUNCH_S: Final = 7e-6
+"""Host time per kernel; it bounds passes over few tokens."""
+TRAINING_FIXED_S: Final = 0.1
+"""Fetching samples from Ray's object store, packing them, metrics."""
+
+DECODE_RATE: Final = 0.5
+"""Part of a card's bandwidth that decoding reaches with CUDA graphs. In the measurement of
+HOST_TOKEN_S the card was busy 25 to 29 % of the time."""
+SAMPLER_PASSES: Final = 10
+"""Times that the sampler reads or writes a float32 logit of a sequence."""
+HOST_STEP_S: Final = 3e-3
+"""Host time of an engine step, whatever it decodes: scheduling and one round trip."""
+EAGER_STEP_S: Final = 12e-3
+"""The same without CUDA graphs."""
+HOST_TOKEN_S: Final = 48e-6
+"""Host time per sampled token of an engine, with seeds and log-probs: 18,400 tokens/s of 512
+streams on an H100 (docs/performance.md)."""
+HOST_SEQUENCE_S: Final = 0.5e-3
+"""Host time per request: Ray, tokens in and out of vLLM. 8,192 answers of 32 tokens took 4.3 s
+longer than the same number of tokens in 512 thoughts."""
+
+SYNC_FIXED_S: Final = 0.16
+"""Pause, reload, canary and round trips of a weight sync, however small the weights."""
+SYNC_RATE: Final = 7.4e9
+"""Bytes per second of a whole weight sync between cards or on one: 3.1 GB in 0.58 s on two H200."""
+SHM_RATE: Final = 1.0e9
+"""The same through files in shared memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One part of a training step."""
+
+    name: str
+    seconds: float
+    bound: Bound
+    """What most of the time is spent on."""
+    card_s: float
+    """Seconds in which the card itself works."""
+    floor_s: float
+    """Least seconds that the card or the link allows at its full rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationLoad:
+    """What the policy's engines sample in one training step."""
+
+    shape: ModelShape
+    itemsize: int
+    tree: EpisodeTree
+    episodes: int
+    engines: int
+    tensor_parallel: int
+    max_sequences: int
+    """Per engine."""
+    cache_tokens: int
+    """Tokens that the KV cache of an engine holds."""
+    graphs: bool
+
+
+def generation_stages(load: GenerationLoad, card: Card) -> tuple[Stage, ...]:
+    """Return prefill, thoughts and answers of one training step.
+
+    All thoughts start together, and answers start when the thoughts of their group have ended,
+    which all groups do at about the same time.
+    """
+    tree = load.tree
+    thoughts = _decoding(
+        load, card, "thoughts", load.episodes, tree.thought, tree.prompt, tree.prompt
+    )
+    stages = [_prefill(load, card), thoughts]
+    if tree.branches:
+        before = tree.prompt + tree.thought
+        kept = sum(kept * count for kept, count in tree.branches) / tree.answers
+        stages.append(
+            _decoding(
+                load,
+                card,
+                "answers",
+                load.episodes * tree.answers,
+                tree.answer,
+                round(tree.prompt + kept + tree.forced),
+                # The blocks of a thought are shared by all answers to it.
+                round(before / tree.answers),
+            )
+        )
+    return tuple(stages)
+
+
+def _prefill(load: GenerationLoad, card: Card) -> Stage:
+    """Prompts and forced texts; thoughts and kept parts of them come from the prefix cache."""
+    tree, shape = load.tree, load.shape
+    tokens = load.episodes * (tree.prompt + len(tree.branches) * tree.forced)
+    pairs = load.episodes * tree.prompt * (tree.prompt + 1) // 2
+    flops = shape.forward_flops(tokens, load.episodes * (1 + tree.answers), pairs)
+    cards = load.engines * load.tensor_parallel
+    floor = flops / (cards * card.flops)
+    seconds = floor / MATMUL_RATE
+    return Stage(name="prefill", seconds=seconds, bound="arithmetic", card_s=seconds, floor_s=floor)
+
+
+def _decoding(
+    load: GenerationLoad,
+    card: Card,
+    name: str,
+    sequences: int,
+    tokens: int,
+    start: int,
+    shared: int,
+) -> Stage:
+    """Return the time to sample `tokens` for every one of `sequences`.
+
+    Args:
+        load, card: what runs where.
+        name: of the stage.
+        sequences: of all engines.
+        tokens: sampled per sequence.
+        start: tokens that a sequence attends to before its first sampled one.
+        shared: tokens of `start` that the KV cache holds for this sequence alone.
+    """
+    shape, size = load.shape, load.itemsize
+    mine = -(-sequences // load.engines)
+    fitting = max(load.cache_tokens // (shared + tokens), 1)
+    streams = min(mine, load.max_sequences, fitting)
+    # Continuous batching: a sequence that ends is replaced at once.
+    steps = tokens * max(mine / streams, 1.0)
+    context = start + tokens / 2
+    cards = load.tensor_parallel
+    read = shape.parameters * size + streams * context * shape.kv_bytes(size)
+    logits = SAMPLER_PASSES * 4 * streams * shape.vocabulary
+    bytes_s = (read / cards + logits) / card.bandwidth
+    flops = shape.forward_flops(streams, streams, round(streams * context))
+    flops_s = flops / (cards * card.flops)
+    card_s = max(bytes_s / DECODE_RATE, flops_s / MATMUL_RATE)
+    host_s = (HOST_STEP_S if load.graphs else EAGER_STEP_S) + streams * HOST_TOKEN_S
+    step_s = max(card_s, host_s)
+    requests_s = mine * HOST_SEQUENCE_S
+    memory = bytes_s / DECODE_RATE >= flops_s / MATMUL_RATE
+    bound: Bound = "memory bandwidth" if memory else "arithmetic"
+    return Stage(
+        name=name,
+        seconds=steps * step_s + requests_s,
+        bound="host" if host_s >= card_s else bound,
+        card_s=steps * card_s,
+        floor_s=steps * max(bytes_s, flops_s),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingLoad:
+    """What one learner rank computes in one training step."""
+
+    shape: ModelShape
+    itemsize: int
+    tree: EpisodeTree
+    trees: float
+    """Trees of the rank."""
+    rows: LearnerRows
+    trained_parameters: int
+    ranks: int
+    optimizer_steps: int
+    checkpointing: bool
+    extra_forwards: int
+    """Forward passes beside that of the loss: for old log-probs and for the reference model."""
+
+
+def training_flops(load: TrainingLoad) -> int:
+    """FLOPs that the model needs for one step of a rank: 3 forward passes over the trees' tokens.
+
+    Padding, recomputation and further forward passes are left out, as in MFU.
+    """
+    tree = load.tree
+    forward = load.shape.forward_flops(tree.tokens, tree.sampled, tree.visible_pairs)
+    return round(3 * load.trees * forward)
+
+
+def training_stages(load: TrainingLoad, card: Card) -> tuple[Stage, ...]:
+    """Return the forward and backward passes of a rank, and the update."""
+    shape, rows = load.shape, load.rows
+    scale = load.itemsize / 2  # of bytes, and of operations that no longer use bfloat16
+    forwards = 1 + load.checkpointing + load.extra_forwards
+    slots = rows.slots
+    linear_s = 2 * shape.linear_parameters * slots * (forwards + 2) / (MATMUL_RATE * card.flops)
+    per_product = shape.attention_flops(load.tree.visible_pairs) * load.trees / 2
+    forward, backward = ATTENTION_PRODUCTS
+    products = forward * forwards + backward
+    attention_s = per_product * products / (ATTENTION_RATE * card.flops)
+    inner, hidden = LAYER_PASSES
+    moved = scale * shape.layers * slots * (inner * shape.intermediate + hidden * shape.hidden)
+    elementwise_s = moved * (forwards + 2) / 3 / card.bandwidth
+    head_s = _head_seconds(load, card)
+    card_s = scale * (linear_s + attention_s) + elementwise_s + head_s
+    passes = rows.passes * (forwards + 2) / 3
+    host_s = passes * shape.layers * KERNELS_PER_LAYER * LAUNCH_S
+    arithmetic = scale * (linear_s + attention_s) > elementwise_s
+    bound: Bound = "arithmetic" if arithmetic else "memory bandwidth"
+    compute = Stage(
+        name="forward and backward",
+        seconds=max(card_s, host_s) + TRAINING_FIXED_S,
+        bound="host" if host_s > card_s else bound,
+        card_s=card_s,
+        floor_s=training_flops(load) / card.flops,
+    )
+    return compute, _update(load, card)
+
+
+def _head_seconds(load: TrainingLoad, card: Card) -> float:
+    """Seconds of the log-prob head: its logits are computed again in the backward pass."""
+    predicted = load.trees * load.tree.sampled
+    products_s = 2 * load.shape.head_parameters * predicted * 4 / (MATMUL_RATE * card.flops)
+    passes_s = HEAD_PASSES * 4 * predicted * load.shape.vocabulary / card.bandwidth
+    return (products_s + passes_s) * (1 + load.extra_forwards / 4)
+
+
+def _update(load: TrainingLoad, card: Card) -> Stage:
+    """Reduce the gradients, clip them, AdamW on the rank's share, gather the new weights.
+
+    A ring moves every number twice over the link, in float32 for gradients and in the model's
+    precision for weights.
+    """
+    ranks, trained = load.ranks, load.trained_parameters
+    share_s = UPDATE_BYTES * trained / ranks / card.bandwidth
+    moved = (2 * 4 + load.itemsize) * trained * (ranks - 1) / ranks
+    link_s = moved / card.link
+    seconds = load.optimizer_steps * (share_s + link_s)
+    return Stage(
+        name="update",
+        seconds=seconds,
+        bound="link" if link_s > share_s else "memory bandwidth",
+        card_s=seconds,
+        floor_s=seconds,
+    )
+
+
+def sync_stage(
+    shape: ModelShape, itemsize: int, transport: Literal["shm", "ipc", "nccl"], card: Card
+) -> Stage:
+    """Return the weight sync of a step; its floor is the weights over the link at full rate."""
+    sent = shape.parameters * itemsize
+    link = {"shm": 10e9, "ipc": card.bandwidth / 2, "nccl": card.link}[transport]
+    rate = SHM_RATE if transport == "shm" else SYNC_RATE
+    spent = sent / rate
+    return Stage(
+        name="weight sync",
+        seconds=SYNC_FIXED_S + spent,
+        bound="link" if spent > SYNC_FIXED_S else "host",
+        card_s=sent / link,
+        floor_s=sent / link,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Seconds of a whole training step."""
+
+    generation: tuple[Stage, ...]
+    training: tuple[Stage, ...]
+    sync: Stage
+    shared: bool
+    """True if learner and engines use the same cards."""
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """All parts in their order."""
+        return (*self.generation, *self.training, self.sync)
+
+    @property
+    def synchronous(self) -> float:
+        """Seconds of a step with rollout.max_staleness 0: all parts one after the other."""
+        return seconds_of(self.stages)
+
+    @property
+    def asynchronous(self) -> float:
+        """Seconds of a step with rollout.max_staleness 1 or more.
+
+        The slower side sets the pace. On shared cards both sides also need the cards themselves.
+        """
+        learner = seconds_of(self.training) + self.sync.seconds
+        busy = sum(stage.card_s for stage in self.generation) if self.shared else 0.0
+        return max(seconds_of(self.generation), learner + busy)
+
+
+def seconds_of(stages: Sequence[Stage]) -> float:
+    """Return the seconds of stages that follow one another."""
+    return sum(stage.seconds for stage in stages)

@@ -1,0 +1,170 @@
+"""Memory: numbers worked by hand, and the peaks that were measured on a GPU."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlsys.planning.cards import GIB
+from rlsys.planning.memory import (
+    EngineNeeds,
+    LearnerNeeds,
+    engine_memory,
+    head_bytes,
+    learner_memory,
+    total,
+)
+from rlsys.planning.shape import ModelShape
+from rlsys.planning.workload import LearnerRows
+
+MEASURED = Path(__file__).parents[2] / "benchmarks/results/learner_speed_H100.jsonl"
+QWEN2_1_5B = ModelShape(
+    layers=28,
+    hidden=1536,
+    intermediate=8960,
+    heads=12,
+    kv_heads=2,
+    head_dim=128,
+    vocabulary=151_936,
+    tied=True,
+    qkv_bias=True,
+)
+TOY = ModelShape(
+    layers=2,
+    hidden=64,
+    intermediate=128,
+    heads=4,
+    kv_heads=2,
+    head_dim=16,
+    vocabulary=100,
+    tied=False,
+)
+
+
+def rows(tokens: int) -> LearnerRows:
+    return LearnerRows(row_tokens=tokens, rows=1, passes=1, rows_per_pass=1, trees_per_row=1)
+
+
+def needs(shape: ModelShape, **changes: object) -> LearnerNeeds:
+    base = LearnerNeeds(
+        shape=shape,
+        itemsize=2,
+        trained=shape.parameters,
+        zero_stage=1,
+        ranks=1,
+        rows=rows(128),
+        predicted=100,
+        checkpointing=False,
+        logits_chunk=64,
+        reference=False,
+        kept_for_sync=0,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def test_peaks_are_those_that_were_measured() -> None:
+    trained_per_tree = 8000 + 16 * 118
+    for line in MEASURED.read_text().splitlines():
+        row = json.loads(line)
+        planned = learner_memory(
+            needs(
+                QWEN2_1_5B,
+                rows=rows(row["row_tokens"]),
+                predicted=trained_per_tree,
+                checkpointing=row["checkpointing"],
+                logits_chunk=1024,
+            )
+        )
+        assert planned.peak / GIB == pytest.approx(row["peak_gib"], rel=0.02), row
+
+
+def test_bytes_per_parameter_of_every_stage() -> None:
+    """Weights + gradients + sums + master weights + moments, by hand, for 8 ranks."""
+    million = replace(TOY, vocabulary=1_000_000)
+    parameters = million.parameters
+    gathered = million.head_parameters + 50_000_000
+    cases = [
+        # itemsize, stage, ranks, bytes
+        (2, 0, 1, 20 * parameters),  # stage 0 runs as 1 in bfloat16
+        (2, 1, 1, (2 + 2 + 4 + 4 + 8) * parameters),
+        (2, 1, 8, (2 + 2 + 4) * parameters + 12 * (parameters // 8)),
+        (2, 2, 8, 2 * parameters + 16 * (parameters // 8)),
+        (2, 3, 8, 2 * (parameters // 8 + gathered) + 16 * (parameters // 8)),
+        (4, 0, 1, 16 * parameters),
+        (4, 1, 8, 8 * parameters + 12 * (parameters // 8)),
+        (4, 2, 8, 4 * parameters + 16 * (parameters // 8)),
+    ]
+    assert parameters % 8 == 0
+    for itemsize, stage, ranks, expected in cases:
+        memory = learner_memory(needs(million, itemsize=itemsize, zero_stage=stage, ranks=ranks))
+        assert total(memory.states) == expected, (itemsize, stage, ranks)
+
+
+def test_frozen_weights_have_neither_gradients_nor_moments() -> None:
+    memory = learner_memory(needs(QWEN2_1_5B, trained=1_000_000))
+    assert total(memory.states) == 2 * QWEN2_1_5B.parameters + 18 * 1_000_000
+
+
+def test_a_reference_and_a_sync_take_memory_for_the_whole_run() -> None:
+    plain = learner_memory(needs(TOY))
+    both = learner_memory(needs(TOY, reference=True, kept_for_sync=1000))
+    assert both.peak - plain.peak == 2 * TOY.parameters + 1000
+
+
+def test_the_head_by_hand() -> None:
+    # The last norm saves 8 x 64 + 4 bytes of 128 tokens; hidden states and their gradients are
+    # 2 x 2 x 64 bytes of 100 tokens. A chunk of 64 tokens has 6,400 logits, and the output
+    # embedding 6,400 numbers: 4 x 6,400 + 10 x 6,400 bytes are as many as 8 x 6,400 + 6 x 6,400.
+    assert head_bytes(needs(TOY)) == 128 * 516 + 100 * 256 + 14 * 6400
+    # A frozen head has no gradient.
+    assert head_bytes(needs(TOY, trained=10)) == 128 * 516 + 100 * 256 + 10 * 6400
+
+
+def engine(**changes: object) -> EngineNeeds:
+    base = EngineNeeds(
+        shape=QWEN2_1_5B,
+        itemsize=2,
+        tensor_parallel=1,
+        max_sequences=256,
+        longest=8192,
+        cache_bytes=None,
+        utilization=0.5,
+        device_memory=80 * GIB,
+        graphs=True,
+        received=0,
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def test_a_cache_takes_what_weights_and_workspace_leave() -> None:
+    memory = engine_memory(engine())
+    sizes = {part.name: part.size for part in memory.parts}
+    assert sizes["weights"] == 3_087_428_608
+    assert sizes["weights"] + sizes["workspace"] + sizes["KV cache"] == 40 * GIB
+    assert memory.cache_tokens == sizes["KV cache"] // 28_672
+    assert memory.streams == memory.cache_tokens // 8192
+
+
+def test_a_cache_of_a_given_size() -> None:
+    memory = engine_memory(engine(cache_bytes=1 << 30))
+    assert memory.cache_tokens == (1 << 30) // 28_672
+    assert memory.streams == 4
+
+
+def test_tensor_parallel_splits_weights_and_heads() -> None:
+    one, two, four = (
+        engine_memory(engine(tensor_parallel=cards, cache_bytes=cards << 30)) for cards in (1, 2, 4)
+    )
+    assert two.cache_tokens == 2 * one.cache_tokens == 74_898
+    # There are two heads of keys and values, so four cards hold each of them twice.
+    assert four.cache_tokens == two.cache_tokens
+    assert {part.name: part.size for part in two.parts}["weights"] == 3_087_428_608 // 2
+
+
+def test_an_engine_without_room_has_no_cache() -> None:
+    memory = engine_memory(engine(utilization=0.04))
+    assert memory.cache_tokens < 0
+    assert memory.streams == 0

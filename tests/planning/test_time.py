@@ -1,0 +1,162 @@
+"""Seconds: rooflines worked by hand, and the speeds that were measured on GPUs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlsys.planning.cards import CARDS, Card
+from rlsys.planning.shape import ModelShape
+from rlsys.planning.time import (
+    GenerationLoad,
+    Stage,
+    StepTime,
+    TrainingLoad,
+    generation_stages,
+    seconds_of,
+    sync_stage,
+    training_flops,
+    training_stages,
+)
+from rlsys.planning.workload import EpisodeTree, LearnerRows
+
+MEASURED = Path(__file__).parents[2] / "benchmarks/results/learner_speed_H100.jsonl"
+H100, H200 = CARDS["h100"], CARDS["h200"]
+QWEN2_1_5B = ModelShape(
+    layers=28,
+    hidden=1536,
+    intermediate=8960,
+    heads=12,
+    kv_heads=2,
+    head_dim=128,
+    vocabulary=151_936,
+    tied=True,
+    qkv_bias=True,
+)
+MEASURED_TREE = EpisodeTree(
+    prompt=100,
+    thought=8000,
+    branches=((2000, 4), (4000, 4), (6000, 4), (8000, 4)),
+    forced=8,
+    answer=118,
+)
+
+
+def training(rows: LearnerRows, *, checkpointing: bool, trees: float = 8) -> TrainingLoad:
+    return TrainingLoad(
+        shape=QWEN2_1_5B,
+        itemsize=2,
+        tree=MEASURED_TREE,
+        trees=trees,
+        rows=rows,
+        trained_parameters=QWEN2_1_5B.parameters,
+        ranks=1,
+        optimizer_steps=1,
+        checkpointing=checkpointing,
+        extra_forwards=0,
+    )
+
+
+def generation(tree: EpisodeTree, episodes: int) -> GenerationLoad:
+    return GenerationLoad(
+        shape=QWEN2_1_5B,
+        itemsize=2,
+        tree=tree,
+        episodes=episodes,
+        engines=1,
+        tensor_parallel=1,
+        max_sequences=512,
+        cache_tokens=10**7,
+        graphs=True,
+    )
+
+
+def test_the_learner_is_as_fast_as_measured() -> None:
+    for line in MEASURED.read_text().splitlines():
+        row = json.loads(line)
+        rows = LearnerRows(
+            row_tokens=row["row_tokens"], rows=8, passes=8, rows_per_pass=1, trees_per_row=1
+        )
+        load = training(rows, checkpointing=row["checkpointing"])
+        assert seconds_of(training_stages(load, H100)) == pytest.approx(row["median_s"], rel=0.08)
+        mfu = training_flops(load) / row["median_s"] / H100.flops
+        assert mfu == pytest.approx(row["mfu"], abs=0.001)
+
+
+def test_generation_is_as_fast_as_measured() -> None:
+    """512 streams of 512 tokens at 18,400 tokens/s; then 16 answers each at 1.3 times that time."""
+    tree = EpisodeTree(
+        prompt=100,
+        thought=512,
+        branches=((128, 4), (256, 4), (384, 4), (512, 4)),
+        forced=3,
+        answer=32,
+    )
+    _, thoughts, answers = generation_stages(generation(tree, 512), H100)
+    assert 512 * 512 / thoughts.seconds == pytest.approx(18_400, rel=0.1)
+    assert answers.seconds / thoughts.seconds == pytest.approx(1.3, abs=0.1)
+    assert (thoughts.bound, answers.bound) == ("host", "host")
+    # The card was busy a quarter of the time.
+    assert thoughts.card_s / thoughts.seconds == pytest.approx(0.27, abs=0.05)
+
+
+def test_a_sync_is_as_fast_as_measured() -> None:
+    assert sync_stage(QWEN2_1_5B, 2, "nccl", H200).seconds == pytest.approx(0.58, abs=0.03)
+
+
+SLOW = Card(name="slow", memory_gib=1, flops=1e9, bandwidth=1e6, link=1e6)
+
+
+def test_decoding_reads_weights_and_cache_once_a_step() -> None:
+    tree = EpisodeTree(prompt=100, thought=10)
+    _, thoughts = generation_stages(generation(tree, 4), SLOW)
+    weights, cache = 2 * 1_543_714_304, 4 * 105 * 28_672
+    logits = 10 * 4 * 4 * 151_936
+    assert thoughts.floor_s == pytest.approx(10 * (weights + cache + logits) / 1e6)
+    assert thoughts.bound == "memory bandwidth"
+
+
+def test_sequences_that_do_not_fit_at_once_take_turns() -> None:
+    tree = EpisodeTree(prompt=100, thought=10)
+    once = generation_stages(generation(tree, 512), H100)[1]
+    twice = generation_stages(generation(tree, 1024), H100)[1]
+    assert twice.seconds == pytest.approx(2 * once.seconds)
+
+
+def test_small_passes_are_bound_by_kernel_launches() -> None:
+    tree = EpisodeTree(prompt=10, thought=100)
+    rows = LearnerRows(row_tokens=128, rows=8, passes=8, rows_per_pass=1, trees_per_row=1)
+    load = TrainingLoad(
+        shape=QWEN2_1_5B,
+        itemsize=2,
+        tree=tree,
+        trees=8,
+        rows=rows,
+        trained_parameters=1,
+        ranks=1,
+        optimizer_steps=1,
+        checkpointing=False,
+        extra_forwards=0,
+    )
+    compute, update = training_stages(load, H100)
+    assert compute.bound == "host"
+    # 8 passes x 28 layers x 140 kernels x 7 microseconds
+    assert compute.seconds == pytest.approx(0.1 + 8 * 28 * 140 * 7e-6)
+    assert update.seconds < 1e-6
+
+
+def stage(seconds: float, card_s: float) -> Stage:
+    return Stage(name="", seconds=seconds, bound="host", card_s=card_s, floor_s=0)
+
+
+def test_sides_run_one_after_the_other_or_beside_each_other() -> None:
+    parts = {"generation": (stage(6, 2),), "training": (stage(3, 3),), "sync": stage(1, 0)}
+    split = StepTime(**parts, shared=False)  # type: ignore[arg-type]
+    shared = StepTime(**parts, shared=True)  # type: ignore[arg-type]
+    assert (split.synchronous, split.asynchronous) == (10, 6)
+    # 3 + 1 seconds of the learner and 2 seconds in which the engine computes fit into 6.
+    assert shared.asynchronous == 6
+    busy = StepTime(**{**parts, "generation": (stage(6, 5),)}, shared=True)  # type: ignore[arg-type]
+    assert busy.asynchronous == 9
