@@ -20,6 +20,7 @@ from rlsys.cli.common import (
     sentences,
     terminal,
 )
+from rlsys.cli.submit import Retries, submit
 
 
 class _Commands(TyperGroup):
@@ -44,6 +45,7 @@ app.add_typer(reflection.app, name="reflection")
 app.command("eval economics", context_settings=SETTINGS_AS_OPTIONS)(economics.compare_agents)
 app.command("serve-env", context_settings=SETTINGS_AS_OPTIONS)(economics.serve_environment)
 app.command("data", context_settings=SETTINGS_AS_OPTIONS)(data.data)
+app.command("submit", context_settings=SETTINGS_AS_OPTIONS)(submit)
 
 Supervised = Annotated[bool, typer.Option("--sft", help="The configuration of `rlsys sft`.")]
 
@@ -60,8 +62,14 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything that needs no Ray, then stop.")
     ] = False,
+    retries: Retries = 0,
 ) -> None:
     """Train a reasoner, or continue the run in the run directory."""
+    if retries and not dry_run:
+        from rlsys.launch.attempts import Attempts, train_command
+
+        command = train_command([str(config_file), *(overrides or [])])
+        raise typer.Exit(Attempts(command, typer.echo).run(retries))
     with sentences():
         from rlsys.config.loading import dump_config, load_config
         from rlsys.launch.inputs import check_inputs
