@@ -21,7 +21,6 @@ import psutil
 import pytest
 import yaml
 from commands import MARK, Command, wait_until
-from test_faults import CONFIG
 
 from rlsys.training.run_folder import last_checkpoint
 from rlsys.training.run_lock import LOCK
@@ -29,6 +28,26 @@ from rlsys.training.run_lock import LOCK
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 BIN = Path(sys.executable).parent
+
+CONFIG: dict[str, Any] = {
+    "name": "tiny",
+    "steps": 400,
+    "data": {
+        "train": {"source": "arithmetic", "size": 64},
+        "evaluation": {"source": "arithmetic", "size": 4, "held_out": True},
+    },
+    "environment": {
+        "budgets": [8, 64],
+        "answers": 2,
+        "answer_tokens": 6,
+        "closing": "",
+        "answer_header": "\n\n**Final Answer**\n\\boxed{",
+    },
+    "batch": {"problems": 4, "group_size": 4},
+    "learner": {"row_tokens": 256},
+    "generation": {"kv_cache_mib": 32},
+    "checkpoint": {"every": 0},
+}
 
 
 def free_ports(count: int) -> list[int]:
@@ -49,16 +68,20 @@ def address() -> Iterator[str]:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         patch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
-        names = ("port", "dashboard-agent-listen-port", "metrics-export-port")
-        options = [f"--{name}={port}" for name, port in zip(names, others, strict=False)]
+        options = {
+            "port": others[0],
+            "dashboard-port": dashboard,
+            "dashboard-agent-listen-port": others[1],
+            "metrics-export-port": others[2],
+            "ray-client-server-port": others[3],
+            "num-cpus": 4,
+            "object-store-memory": 100_000_000,
+            "temp-dir": folder,
+            "include-dashboard": "true",
+        }
+        words = (f"--{name}={value}" for name, value in options.items())
         head = subprocess.Popen(
-            [BIN / "ray", "start", "--head", "--block", "--num-cpus=4", *options]
-            + [f"--dashboard-port={dashboard}", f"--ray-client-server-port={others[-1]}"]
-            + [
-                "--include-dashboard=true",
-                f"--temp-dir={folder}",
-                "--object-store-memory=100000000",
-            ],
+            [BIN / "ray", "start", "--head", "--block", *words],
             env={k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {MARK: mark},
             stdout=subprocess.DEVNULL,
             start_new_session=True,
@@ -94,8 +117,7 @@ def kill_marked(mark: str) -> None:
 @pytest.fixture
 def config_file(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.yaml"
-    settings = CONFIG | {"name": "tiny", "steps": 400, "checkpoint": {"every": 0}}
-    path.write_text(yaml.safe_dump(settings))
+    path.write_text(yaml.safe_dump(CONFIG))
     return path
 
 

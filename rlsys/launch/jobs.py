@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import PurePath
@@ -158,34 +159,35 @@ class Jobs:
 
         Raises RlsysError if the dashboard cannot be reached for `SILENT_SECONDS`.
         """
-        import aiohttp
-
-        written, silent_since = 0, None
+        log, last_answer = _Log(write), time.monotonic()
         while True:
             try:
                 job = self._look(job.id)
-                silent_since = None
-                if job.exit_code is not None:
-                    write(self._client.get_job_logs(job.id)[written:])
-                    return job
                 if job.status == "RUNNING":
-                    at = 0  # every connection begins at the start of the log
-                    async for text in self._client.tail_job_logs(job.id):
-                        new = text[max(written - at, 0) :]
-                        at += len(text)
-                        if new:
-                            write(new)
-                            written = at
-            except (aiohttp.ClientError, RuntimeError, OSError) as error:
-                now = time.monotonic()
-                silent_since = silent_since or now
-                if now - silent_since > SILENT_SECONDS:
+                    await self._tail(job.id, log)
+                log.add(self._client.get_job_logs(job.id), 0)
+                if job.exit_code is not None:
+                    return job
+                last_answer = time.monotonic()
+            except (RuntimeError, OSError) as error:
+                if time.monotonic() - last_answer > SILENT_SECONDS:
                     raise RlsysError(
                         f"the dashboard has not answered for {SILENT_SECONDS:g} s "
                         f"({' '.join(str(error).split())[:200]}); job {job.id} may still run: the "
                         "same command follows it again"
                     ) from error
             await asyncio.sleep(POLL_SECONDS)
+
+    async def _tail(self, name: str, log: _Log) -> None:
+        """Follow the log until the job ends or the connection breaks."""
+        import aiohttp
+
+        at = 0  # every connection begins at the start of the log
+        # Not every proxy passes websockets on. `follow` then fetches the log as a whole.
+        with suppress(aiohttp.ClientError, RuntimeError, OSError):
+            async for text in self._client.tail_job_logs(name):
+                log.add(text, at)
+                at += len(text)
 
     def _submit(self, number: int, package: Package, retries: int, stop_wait_s: int) -> Job | None:
         """Submit job `number`; None if there is one with this number already."""
@@ -216,6 +218,21 @@ class Jobs:
         """1 for the first job of the run, 2 for the second, 0 for a job of something else."""
         match = re.fullmatch(rf"{re.escape(self._first_id)}(?:-(\d+))?", name or "")
         return int(match[1] or 1) if match else 0
+
+
+class _Log:
+    """What was written of a log, so that no part is written twice."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._length = 0
+
+    def add(self, text: str, at: int) -> None:
+        """Write the new part of `text`, which stands at character `at` of the log."""
+        new = text[max(self._length - at, 0) :]
+        if new:
+            self._write(new)
+            self._length = at + len(text)
 
 
 def _job(details: Any) -> Job:
