@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -72,6 +72,10 @@ class RankHandle:
     async def export(self, folder: Path) -> None:
         """Write a Hugging Face folder."""
         await self._answer(self.actor.export.remote(folder))
+
+    async def on_node(self, function: Callable[..., T], *args: object) -> T:
+        """Call a function in the rank's process, for work on the files of its node."""
+        return await self._answer(self.actor.on_node.remote(function, *args))
 
     async def close(self) -> None:
         """Leave the process group."""
