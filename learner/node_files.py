@@ -29,7 +29,7 @@ async def ranks_apart(ranks: Sequence[RankHandle], folder: Path) -> list[RankHan
     that shows new files late to one side is still taken for shared.
     """
     nodes = await asyncio.gather(*(rank.on_node(_node) for rank in ranks))
-    first = {node: rank for node, rank in reversed(list(zip(nodes, ranks, strict=True)))}
+    first = dict(reversed(list(zip(nodes, ranks, strict=True))))
     first.pop(_node(), None)
     if not first:
         return []

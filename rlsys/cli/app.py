@@ -75,6 +75,7 @@ def train(
         from rlsys.launch.inputs import check_inputs
         from rlsys.launch.preflight import batch_table, check_local_gpus
         from rlsys.reporting.metrics_file import read_reference
+        from rlsys.training.mirror import mirror_of
         from rlsys.training.run_folder import (
             CHECKPOINTS,
             EXPORT,
@@ -82,9 +83,14 @@ def train(
             check_writable,
             finished_step,
         )
+        from rlsys.training.run_lock import run_lock
 
         config = load_config(config_file, overrides or [])
         check_writable(config.run_dir)
+        mirror = mirror_of(config)
+        if mirror is not None and not dry_run:
+            with run_lock(config.run_dir, typer.echo):
+                mirror.restore()
         check_resume(config)
         if (step := finished_step(config)) is not None:
             typer.echo(
@@ -104,19 +110,27 @@ def train(
         from rlsys.launch import training
         from rlsys.reporting.reporter import RunReporter
         from rlsys.training.checkpoints import CheckpointStore
-        from rlsys.training.run_lock import run_lock
 
         with (
             run_lock(config.run_dir, typer.echo),
             RunReporter(config.run_dir, config.steps, terminal(), reference) as reporter,
         ):
             checkpoints = CheckpointStore(
-                config.run_dir / CHECKPOINTS, config.checkpoint.keep, reporter.message
+                config.run_dir / CHECKPOINTS,
+                config.checkpoint.keep,
+                reporter.message,
+                copy=None if mirror is None else mirror.save,
             )
             resumed = checkpoints.latest()
             resumed_step = 0 if resumed is None else resumed.step
             reporter.start(dump_config(config), batch_table(config), resumed_step)
-            if not training.train(config, reporter, checkpoints, resumed):
+            if mirror is not None:
+                mirror.tell = reporter.message
+                mirror.claim()
+            finished = training.train(config, reporter, checkpoints, resumed)
+            if mirror is not None:
+                mirror.finish()
+            if not finished:
                 raise typer.Exit(STOPPED)
             reporter.final_table()
 
