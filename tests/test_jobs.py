@@ -46,7 +46,6 @@ CONFIG: dict[str, Any] = {
     "batch": {"problems": 4, "group_size": 4},
     "learner": {"row_tokens": 256},
     "generation": {"kv_cache_mib": 32},
-    "checkpoint": {"every": 0},
 }
 
 
@@ -117,7 +116,8 @@ def kill_marked(mark: str) -> None:
 @pytest.fixture
 def config_file(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.yaml"
-    path.write_text(yaml.safe_dump(CONFIG))
+    checkpoint = {"every": 0, "mirror": f"file://{tmp_path}/copy"}
+    path.write_text(yaml.safe_dump(CONFIG | {"checkpoint": checkpoint}))
     return path
 
 
@@ -174,13 +174,17 @@ def test_a_run_goes_through_jobs_that_are_stopped_and_killed(
     stopped_at = last_checkpoint(run_dir)
     assert stopped_at == followed.steps()[-1]["step"]
 
-    # With a retry: the driver is killed, and the job goes on by itself from its last checkpoint.
+    # The disk is lost, so the run goes on from its copy. With a retry: the driver is killed, and
+    # the job goes on by itself from its last checkpoint.
+    shutil.rmtree(run_dir)
     last = stopped_at + 8
     retried = submit("--retries", 1, f"steps={last}", "checkpoint.every=1")
     retried.wait_for_step(stopped_at + 2)
     os.kill(json.loads((run_dir / LOCK).read_text())["pid"], signal.SIGKILL)
     ended(retried, 0, "ended with exit code 137 and is started again", "-2 has finished")
     assert [row["step"] for row in retried.steps()] == list(range(1, last + 1))
+    elsewhere = Command(tmp_path / "elsewhere", "train", config_file, f"steps={last}")
+    ended(elsewhere, 0, f"is finished after step {last}")
     assert [job["status"] for job in jobs(address)] == ["STOPPED", "STOPPED", "SUCCEEDED"]
 
 
