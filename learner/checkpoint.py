@@ -172,12 +172,17 @@ def _write_model(
     for pattern in TOKENIZER_FILES:
         for file in _model_folder(model_path).glob(pattern):
             shutil.copy(file, temporary)
+    replace_folder(temporary, folder)
+
+
+def replace_folder(new: Path, folder: Path) -> None:
+    """Put the folder `new` in the place of `folder`, which may exist."""
     replaced = folder.with_name(folder.name + ".old")
     if folder.exists():
         # A folder cannot be moved onto one that is not empty, so the old one moves away first. A
         # kill between the two moves leaves both, whole, under other names.
         os.replace(folder, replaced)
-    os.replace(temporary, folder)
+    os.replace(new, folder)
     shutil.rmtree(replaced, ignore_errors=True)
 
 

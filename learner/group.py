@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import shutil
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 import ray
 
+from learner.checkpoint import replace_folder
 from learner.handle import RankHandle
 from learner.metrics import run_names
+from learner.node_files import bring, fetch, ranks_apart, remove
 from learner.plan import Size, make_plan
 from learner.spec import LearnerSpec
 from learner.sync import SyncSpec
@@ -158,16 +161,34 @@ class LearnerGroup:
         return await self._all(rank.send_bucket(bucket) for rank in self._ranks)
 
     async def save(self, folder: Path) -> None:
-        """Write a checkpoint to `folder`, which every rank must reach."""
-        await self._all(rank.save(folder.absolute()) for rank in self._ranks)
+        """Write a checkpoint to `folder`; all its files are on the driver's node in the end."""
+        folder = folder.absolute()
+        apart = await ranks_apart(self._ranks, folder.parent)
+        # What a killed save left there would be fetched with the checkpoint.
+        await self._all(remove(rank, folder.parent) for rank in apart)
+        await self._all(rank.save(folder) for rank in self._ranks)
+        await self._all(fetch(rank, folder, folder) for rank in apart)
+        await self._all(remove(rank, folder.parent) for rank in apart)
 
     async def load(self, folder: Path) -> None:
         """Continue from a checkpoint; raises CheckpointError if it does not fit."""
-        await self._all(rank.load(folder.absolute()) for rank in self._ranks)
+        folder = folder.absolute()
+        apart = await ranks_apart(self._ranks, folder.parent)
+        await self._all(bring(rank, folder) for rank in apart)
+        await self._all(rank.load(folder) for rank in self._ranks)
+        await self._all(remove(rank, folder.parent) for rank in apart)
 
     async def export(self, folder: Path) -> None:
-        """Write a Hugging Face folder of the current weights."""
-        await self._all(rank.export(folder.absolute()) for rank in self._ranks)
+        """Write a Hugging Face folder of the current weights to the driver's node."""
+        folder = folder.absolute()
+        writer = await ranks_apart(self._ranks[:1], folder.parent)
+        await self._all(rank.export(folder) for rank in self._ranks)
+        for rank in writer:
+            fetched = folder.with_name(folder.name + ".fetched")
+            shutil.rmtree(fetched, ignore_errors=True)
+            await fetch(rank, folder, fetched)
+            replace_folder(fetched, folder)
+            await remove(rank, folder)
 
     async def answers(self) -> bool:
         """Return True if every rank takes calls, so none hangs in the last one."""

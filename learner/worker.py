@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +35,8 @@ from rlsys.weights import Bucket, SentPart
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
     from transformers import PreTrainedModel
+
+T = TypeVar("T")
 
 MAX_SKIPPED = 3
 """Non-finite optimizer steps in a row after which training stops."""
@@ -259,6 +261,10 @@ class LearnerWorker:
     def export(self, folder: Path) -> None:
         """Write a Hugging Face folder (weights in the run's precision, tokenizer) to `folder`."""
         export_model(self.module, folder, self._spec, partitioned=self.zero_stage == 3)
+
+    def on_node(self, function: Callable[..., T], *args: object) -> T:
+        """Call a function in this process, for work on the files of its node."""
+        return function(*args)
 
     def close(self) -> None:
         """Leave the process group; the rank is of no use afterwards."""

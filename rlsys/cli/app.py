@@ -20,6 +20,7 @@ from rlsys.cli.common import (
     sentences,
     terminal,
 )
+from rlsys.cli.submit import Retries, submit
 
 if TYPE_CHECKING:
     from rlsys.config import RunConfig
@@ -49,6 +50,7 @@ app.command("serve-env", context_settings=SETTINGS_AS_OPTIONS)(economics.serve_e
 app.command("data", context_settings=SETTINGS_AS_OPTIONS)(data.data)
 app.command("ledger")(ledger.ledger)
 app.command("plan", context_settings=SETTINGS_AS_OPTIONS)(plan.plan)
+app.command("submit", context_settings=SETTINGS_AS_OPTIONS)(submit)
 
 Supervised = Annotated[bool, typer.Option("--sft", help="The configuration of `rlsys sft`.")]
 
@@ -65,12 +67,19 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything that needs no Ray, then stop.")
     ] = False,
+    retries: Retries = 0,
 ) -> None:
     """Train a reasoner, or continue the run in the run directory."""
+    if retries and not dry_run:
+        from rlsys.launch.attempts import Attempts, train_command
+
+        command = train_command([str(config_file), *(overrides or [])])
+        raise typer.Exit(Attempts(command, typer.echo).run(retries))
     with sentences():
         from rlsys.config.loading import dump_config, load_config
         from rlsys.launch.preflight import batch_table, check_local_gpus
         from rlsys.reporting.metrics_file import read_reference
+        from rlsys.training.mirror import mirror_of
         from rlsys.training.run_folder import (
             CHECKPOINTS,
             EXPORT,
@@ -78,9 +87,14 @@ def train(
             check_writable,
             finished_step,
         )
+        from rlsys.training.run_lock import run_lock
 
         config = load_config(config_file, overrides or [])
         check_writable(config.run_dir)
+        mirror = mirror_of(config)
+        if mirror is not None and not dry_run:
+            with run_lock(config.run_dir, typer.echo):
+                mirror.restore()
         check_resume(config)
         if (step := finished_step(config)) is not None:
             typer.echo(
@@ -98,19 +112,27 @@ def train(
         from rlsys.launch import training
         from rlsys.reporting.reporter import RunReporter
         from rlsys.training.checkpoints import CheckpointStore
-        from rlsys.training.run_lock import run_lock
 
         with (
             run_lock(config.run_dir, typer.echo),
             RunReporter(config.run_dir, config.steps, terminal(), reference) as reporter,
         ):
             checkpoints = CheckpointStore(
-                config.run_dir / CHECKPOINTS, config.checkpoint.keep, reporter.message
+                config.run_dir / CHECKPOINTS,
+                config.checkpoint.keep,
+                reporter.message,
+                copy=None if mirror is None else mirror.save,
             )
             resumed = checkpoints.latest()
             resumed_step = 0 if resumed is None else resumed.step
             reporter.start(dump_config(config), batch_table(config), resumed_step)
-            if not training.train(config, reporter, checkpoints, resumed):
+            if mirror is not None:
+                mirror.tell = reporter.message
+                mirror.claim()
+            finished = training.train(config, reporter, checkpoints, resumed)
+            if mirror is not None:
+                mirror.finish()
+            if not finished:
                 raise typer.Exit(STOPPED)
             reporter.final_table()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from rlsys.config.algorithms import Algorithm, BrpoConfig, LossConfig
 from rlsys.config.base import NonNegativeInt, Section, check_budgets
@@ -79,6 +79,16 @@ class CheckpointConfig(Section):
     keep: PositiveInt = 2
     """Newest whole checkpoints kept; damaged ones are not counted. With 1, a run whose newest is
     damaged has nothing to go back to."""
+    mirror: str | None = None
+    """URL of a folder (`s3://bucket/runs/demo`, `gs://`, any of fsspec) that gets a copy of run_dir
+    after every checkpoint. A run whose run_dir has less goes on from there."""
+
+    @field_validator("mirror")
+    @classmethod
+    def _is_url(cls, value: str | None) -> str | None:
+        if value is not None and "://" not in value:
+            raise ValueError(f"mirror {value!r} is no URL; write it like s3://bucket/runs/demo")
+        return value
 
 
 class WatchdogConfig(Section):

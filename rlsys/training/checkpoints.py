@@ -60,11 +60,21 @@ class Checkpoint(NamedTuple):
 class CheckpointStore:
     """Saves, finds and prunes the checkpoints of one run directory."""
 
-    def __init__(self, folder: Path, keep: int, tell: Callable[[str], None]) -> None:
-        """`tell` takes one sentence for the user, for instance about a damaged checkpoint."""
+    def __init__(
+        self,
+        folder: Path,
+        keep: int,
+        tell: Callable[[str], None],
+        copy: Callable[[int], None] | None = None,
+    ) -> None:
+        """`tell` takes one sentence for the user, for instance about a damaged checkpoint.
+
+        `copy` is called with the step of every checkpoint that was saved, in a thread.
+        """
         self._folder = folder
         self._keep = keep
         self._tell = tell
+        self._copy = copy
 
     async def save(
         self, step: int, learner: Learner, finished: Mapping[int, FinishedGroup]
@@ -103,6 +113,8 @@ class CheckpointStore:
         with naming(target):
             self._publish(partial, target)
             self._prune()
+        if self._copy is not None:
+            await asyncio.to_thread(self._copy, step)
 
     def latest(self) -> Checkpoint | None:
         """Return the newest good checkpoint, None if nothing was saved yet; hashes all its files.
