@@ -1,11 +1,11 @@
 """preStop hook of the pods: a run writes its checkpoint before Kubernetes ends the pod.
 
-    python stop_run.py head 840       on the head: stop the driver, wait at most 840 s for its end
-    python stop_run.py worker 840     on a worker: wait at most 840 s until no process of a run is left
+    python stop_run.py head 840       stop the driver, and wait at most 840 s for its end
+    python stop_run.py worker 840     wait at most 840 s until no process of a run is left here
 
-KubeRay deletes the pods of a suspended, retried or deleted RayJob at the same time and does not stop
-the Ray job before. Without a hook on the workers, they would end during the step that the driver
-still finishes.
+KubeRay deletes the pods of a suspended, retried or deleted RayJob at the same time, and does not
+stop the Ray job before. Without a hook on the workers, they would end during the step that the
+driver still finishes.
 """
 
 from __future__ import annotations
