@@ -46,9 +46,7 @@ class Notes:
 @pytest.fixture
 def endpoint() -> Iterator[str]:
     port = free_port()
-    ray.init(
-        address="local", num_cpus=1, include_dashboard=False, _metrics_export_port=port
-    )
+    ray.init(address="local", num_cpus=1, include_dashboard=False, _metrics_export_port=port)
     try:
         yield f"http://127.0.0.1:{port}/metrics"
     finally:
