@@ -13,6 +13,7 @@ from rlsys.data.problems import TaskStream
 from rlsys.environments.base import Inputs
 from rlsys.errors import LearnerDied, RlsysError
 from rlsys.grading.compare import self_test
+from rlsys.launch.gauges import GaugedReporter
 from rlsys.launch.inputs import check_inputs
 from rlsys.launch.investigation import investigate
 from rlsys.launch.processes import Processes, evaluation_processes, training_processes
@@ -49,7 +50,8 @@ def train(
     if resumed is not None:
         check_layout(config, resumed, reporter.message)
     with ray_session(config):
-        return run(_train(config, inputs, reporter, checkpoints, resumed))
+        shown = GaugedReporter(reporter, config.name)
+        return run(_train(config, inputs, shown, checkpoints, resumed))
 
 
 def evaluate(config: RunConfig, reporter: Reporter) -> str | None:
