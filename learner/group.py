@@ -120,6 +120,10 @@ class LearnerGroup:
         """Return the address of rank 0's node and a free port on it."""
         return await self._ranks[0].address()
 
+    async def node(self) -> str:
+        """Return Ray's id of rank 0's node."""
+        return await self._ranks[0].node()
+
     async def step(self, groups: Sequence[TrainGroup]) -> dict[str, float]:
         """Train on a batch of groups; return LearnerWorker.step's metrics under a run's names."""
         plans = make_plan(

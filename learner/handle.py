@@ -35,6 +35,10 @@ class RankHandle:
         """Return an address of the rank's node and a free port on it."""
         return await self._answer(self.actor.address.remote())
 
+    async def node(self) -> str:
+        """Return Ray's id of the rank's node."""
+        return await self._answer(self.actor.node.remote())
+
     async def setup(self, master_address: str, master_port: int) -> None:
         """Join the group and load the policy."""
         await self._answer(self.actor.setup.remote(master_address, master_port))
