@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec
 import numpy as np
 
 from actors.sampled_logprobs import LogprobFetcher, Span, candidates, sampled_logprobs
+from actors.stored_bucket import bucket_file
 from actors.vllm_settings import EngineSpec, engine_args
 from actors.weight_receiver import WeightReceiver
 from rlsys.errors import EngineDied, EngineError, SyncError
 from rlsys.types import Completion, Floats, GenerationRequest, Tokens
-from rlsys.weights import Bucket
+from rlsys.weights import Bucket, StoredBucket
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
@@ -105,6 +106,12 @@ class GenerationActor:
     def _serve(self) -> None:
         self._refusing = False
         self._serving.set()
+
+    async def node(self) -> str:
+        """Return Ray's id of the node that the actor is on."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
 
     async def heartbeat(self) -> Heartbeat:
         """Report at once, whatever the engine does; raises EngineDied if the engine is gone."""
@@ -226,6 +233,11 @@ class GenerationActor:
     async def receive_file(self, path: str) -> None:
         """Load one bucket from a safetensors file."""
         await self._call_workers(WeightReceiver.rlsys_receive_file, path)
+
+    async def receive_object(self, bucket: StoredBucket) -> None:
+        """Load one bucket from Ray's object store; raises LearnerDied if it is lost."""
+        async with bucket_file(bucket) as path:
+            await self.receive_file(path)
 
     async def receive_ipc(self, handle: bytes, bucket: Bucket) -> None:
         """Load one bucket from a buffer on the engine's card."""

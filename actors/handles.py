@@ -11,7 +11,7 @@ from ray.exceptions import RayActorError
 from actors.generation import EngineCounts, Heartbeat
 from rlsys.errors import EngineDied
 from rlsys.types import Completion, Floats, GenerationRequest, Tokens
-from rlsys.weights import Bucket
+from rlsys.weights import Bucket, StoredBucket
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -37,6 +37,10 @@ class EngineHandle:
         """Load the engine and return vLLM's version."""
         return await self._answer(self.actor.start.remote(serve))
 
+    async def node(self) -> str:
+        """Return Ray's id of the node that the actor is on."""
+        return await self._answer(self.actor.node.remote())
+
     async def heartbeat(self) -> Heartbeat:
         """Report at once, whatever the engine does; raises EngineDied if the engine is gone."""
         return await self._answer(self.actor.heartbeat.remote())
@@ -56,6 +60,10 @@ class EngineHandle:
     async def receive_file(self, path: str) -> None:
         """Load one bucket from a safetensors file."""
         await self._answer(self.actor.receive_file.remote(path))
+
+    async def receive_object(self, bucket: StoredBucket) -> None:
+        """Load one bucket from Ray's object store."""
+        await self._answer(self.actor.receive_object.remote(bucket))
 
     async def receive_ipc(self, handle: bytes, bucket: Bucket) -> None:
         """Load one bucket from a buffer on the engine's card."""

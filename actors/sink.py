@@ -14,7 +14,7 @@ from typing import TypeVar
 from actors.handles import EngineHandle
 from rlsys.errors import EngineDied
 from rlsys.types import Floats, Tokens
-from rlsys.weights import Bucket, BucketFile, CardBuffer, SentPart
+from rlsys.weights import Bucket, BucketFile, CardBuffer, SentPart, StoredBucket
 
 T = TypeVar("T")
 
@@ -73,6 +73,8 @@ class EngineSink:
         match sent[0] if sent else None:
             case BucketFile(path=path):
                 await self._all(lambda _, handle: handle.receive_file(path))
+            case StoredBucket() as stored:
+                await self._all(lambda _, handle: handle.receive_object(stored))
             case CardBuffer():
                 # Rank i shares its card with engine i, which alone can open the rank's buffer.
                 parts = [part.handle for part in sent if isinstance(part, CardBuffer)]

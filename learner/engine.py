@@ -21,6 +21,7 @@ import torch
 
 from learner.layout import planned_layout
 from learner.spec import LearnerSpec
+from rlsys.network import interface_variables, interfaces
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
@@ -39,6 +40,11 @@ def join(spec: LearnerSpec, master_address: str, master_port: int) -> None:
         MASTER_PORT=str(master_port),
         DS_ACCELERATOR=spec.device_type,
     )
+    if spec.config.ranks > 1:
+        import ray
+
+        address = ray.util.get_node_ip_address()
+        os.environ.update(interface_variables(address, interfaces()))
     if spec.device_type == "cuda":
         torch.cuda.set_device(0)
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)

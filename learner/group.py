@@ -126,6 +126,10 @@ class LearnerGroup:
         ((host, port),) = await self._all([self._ranks[0].address()])
         return host, port
 
+    async def node(self) -> str:
+        """Return Ray's id of rank 0's node."""
+        return await self._ranks[0].node()
+
     async def step(self, groups: Sequence[TrainGroup]) -> dict[str, float]:
         """Train on a batch of groups; return LearnerWorker.step's metrics under a run's names."""
         plans = make_plan(

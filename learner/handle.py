@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 import asyncio
-from collections.abc import Awaitable, Sequence
-=======
 from collections.abc import Awaitable, Callable, Sequence
->>>>>>> bee6473f06e9c0c4be6de589224c4d2b5f8f37a0
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -42,6 +38,10 @@ class RankHandle:
     async def address(self) -> tuple[str, int]:
         """Return an address of the rank's node and a free port on it."""
         return await self._answer(self.actor.address.remote())
+
+    async def node(self) -> str:
+        """Return Ray's id of the rank's node."""
+        return await self._answer(self.actor.node.remote())
 
     async def setup(self, master_address: str, master_port: int) -> None:
         """Join the group and load the policy."""
@@ -81,7 +81,6 @@ class RankHandle:
         """Write a Hugging Face folder."""
         await self._answer(self.actor.export.remote(folder))
 
-<<<<<<< HEAD
     async def answers(self) -> bool:
         """Return True if the rank takes a call within ANSWER_SECONDS; one that works does not."""
         try:
@@ -90,11 +89,10 @@ class RankHandle:
         except (TimeoutError, RayActorError):
             return False
         return True
-=======
+
     async def on_node(self, function: Callable[..., T], *args: object) -> T:
         """Call a function in the rank's process, for work on the files of its node."""
         return await self._answer(self.actor.on_node.remote(function, *args))
->>>>>>> bee6473f06e9c0c4be6de589224c4d2b5f8f37a0
 
     async def close(self) -> None:
         """Leave the process group."""

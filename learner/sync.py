@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from learner.weights import Weight, checkpoint_weights, gathered
-from rlsys.weights import Bucket, BucketFile, CardBuffer, SentPart, Transport
+from rlsys.weights import Bucket, BucketFile, CardBuffer, SentPart, StoredBucket, Transport
 
 if TYPE_CHECKING:
     from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
@@ -76,8 +77,8 @@ class WeightSender:
         """Send bucket `index`; all ranks call it.
 
         Returns:
-            What the receiver needs: a file (shm, rank 0), a flat CUDA buffer (ipc, every rank for
-            the engine on its card), nothing (nccl).
+            What the receiver needs: a file (shm, rank 0), an object of Ray (object_store, rank 0),
+            a flat CUDA buffer (ipc, every rank for the engine on its card), nothing (nccl).
         """
         parameters = [p for weight in self._buckets[index] for p in weight.parameters]
         with gathered(parameters, partitioned=self._partitioned):
@@ -87,6 +88,8 @@ class WeightSender:
                 return None
             if self._spec.transport == "shm":
                 return self._export_file(index)
+            if self._spec.transport == "object_store":
+                return self._export_object(index)
             flat = self._flatten(index)
         # `flat` is a copy, so the broadcast runs outside the gather and the whole parameters, which
         # take memory on every card, can go before the engines have arrived.
@@ -97,14 +100,22 @@ class WeightSender:
     def _export_file(self, index: int) -> BucketFile:
         from safetensors.torch import save_file
 
-        tensors = {weight.name: self._copy(weight) for weight in self._buckets[index]}
         path = Path(self._spec.folder) / f"bucket-{index}.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
-        save_file(tensors, partial)
+        save_file(self._copies(index), partial)
         # A new inode instead of new content: an engine may still map the last sync's file.
         os.replace(partial, path)
         return BucketFile(path=str(path))
+
+    def _export_object(self, index: int) -> StoredBucket:
+        import ray
+        from safetensors.torch import save
+
+        # An array and not bytes: Ray writes it into the store without a further copy, and every
+        # process of a node reads it there.
+        content = np.frombuffer(save(self._copies(index)), np.uint8)
+        return StoredBucket(content=ray.put(content))
 
     def _export_ipc(self, index: int) -> CardBuffer:
         from torch.multiprocessing.reductions import reduce_tensor
@@ -116,6 +127,9 @@ class WeightSender:
         # next sync replaces it.
         self._exported[index] = flat
         return CardBuffer(handle=pickle.dumps(reduce_tensor(flat)))
+
+    def _copies(self, index: int) -> dict[str, torch.Tensor]:
+        return {weight.name: self._copy(weight) for weight in self._buckets[index]}
 
     def _copy(self, weight: Weight) -> torch.Tensor:
         # Always a copy: DeepSpeed keeps weights as views of one large buffer at stages 1 and 2, and

@@ -64,6 +64,12 @@ class LearnerWorker:
             free.bind(("", 0))
             return ray.util.get_node_ip_address(), free.getsockname()[1]
 
+    def node(self) -> str:
+        """Return Ray's id of this node."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
     def setup(self, master_address: str, master_port: int) -> None:
         """Join the group and load the policy, and the frozen reference if the loss needs one.
 

@@ -6,6 +6,7 @@ Heavy libraries are imported inside the commands, so that help and input errors 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -209,16 +210,29 @@ def evaluate_model(config_file: ConfigFile, overrides: Overrides = None) -> None
 @app.command()
 def doctor(
     ray: Annotated[bool, typer.Option("--ray", help="Start a local Ray as well.")] = False,
+    cluster: Annotated[
+        Path | None,
+        typer.Option("--cluster", metavar="CONFIG.yaml", help="Examine the nodes for this run."),
+    ] = None,
+    overrides: Overrides = None,
 ) -> None:
-    """Show the problems of this machine, and the remedy for each."""
+    """Show the problems of this machine or of a cluster's nodes, and the remedy for each."""
     from rich.text import Text
 
     from rlsys.doctor import Status, examine
 
+    with sentences():
+        if cluster is None:
+            findings = examine(start_ray=ray)
+        else:
+            from rlsys.config.loading import load_config
+            from rlsys.launch.cluster_doctor import examine_cluster
+
+            findings = iter(examine_cluster(load_config(cluster, overrides or []), typer.echo))
     console = terminal()
     styles = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "bold red"}
     failed = False
-    for finding in examine(start_ray=ray):
+    for finding in findings:
         failed |= finding.status is Status.FAIL
         line = Text(f"{finding.status.value:<4} ", styles[finding.status])
         line.append(f"{finding.check}: {finding.seen}", "default")

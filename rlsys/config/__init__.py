@@ -23,6 +23,7 @@ from rlsys.config.base import (
     Section,
     Share,
 )
+from rlsys.config.cluster import ClusterConfig, LearnerCluster, NodesConfig
 from rlsys.config.data import (
     ArithmeticData,
     DataConfig,
@@ -108,6 +109,7 @@ __all__ = [
     "BrpoConfig",
     "CheckpointConfig",
     "ChunkingConfig",
+    "ClusterConfig",
     "CoefficientSet",
     "ConnectionConfig",
     "Corpus",
@@ -135,12 +137,14 @@ __all__ = [
     "GradingConfig",
     "GrpoConfig",
     "HubData",
+    "LearnerCluster",
     "LearnerConfig",
     "LocalModelConfig",
     "LoraConfig",
     "LossConfig",
     "Mode",
     "ModelConfig",
+    "NodesConfig",
     "NonNegativeFloat",
     "NonNegativeInt",
     "OpenEnvDialogue",

@@ -12,6 +12,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_v
 
 from rlsys.config.algorithms import Algorithm, BrpoConfig, LossConfig
 from rlsys.config.base import NonNegativeInt, Section, check_budgets
+from rlsys.config.cluster import ClusterConfig
 from rlsys.config.data import DataConfig
 from rlsys.config.dialogues import EconomicsDialogue, OpenEnvDialogue
 from rlsys.config.environments import AnytimeConfig, ReflectionEpisodes, RevisionConfig
@@ -28,8 +29,9 @@ Environment = Annotated[
 class SyncConfig(Section):
     """How new weights reach the engines."""
 
-    transport: Literal["auto", "shm", "ipc", "nccl"] = "auto"
-    """auto: shared memory on CPU, CUDA IPC on a shared GPU, NCCL between cards."""
+    transport: Literal["auto", "shm", "object_store", "ipc", "nccl"] = "auto"
+    """auto: CUDA IPC on a shared GPU, NCCL between cards; with a learner or engines on the CPU,
+    shared memory if all are on one node, and else Ray's object store."""
     bucket_mib: PositiveInt = 256
     deadline_s: PositiveFloat = 120.0
     canary_prompts: PositiveInt = 4
@@ -125,6 +127,7 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     watchdog: WatchdogConfig = WatchdogConfig()
+    cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:

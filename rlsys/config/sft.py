@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from rlsys.config.base import NonNegativeFloat, NonNegativeInt, Section, Share
+from rlsys.config.cluster import LearnerCluster
 from rlsys.config.data import EarlierTurns, Paths, PromptConfig
 from rlsys.config.learner import LearnerConfig
 from rlsys.config.models import ModelConfig
@@ -133,4 +134,5 @@ class SftConfig(Section):
     rpo: RpoConfig = RpoConfig()
     """Used with data.source `preferences`."""
     learner: LearnerConfig = LearnerConfig()
+    cluster: LearnerCluster = LearnerCluster()
     log_every: PositiveInt = 10

@@ -15,7 +15,7 @@ from actors.pools import GenerationPool
 from actors.reflection import ReflectionActor, ReflectionPool
 from actors.vllm_settings import EngineSpec, engine_environment
 from rlsys.config import EnginesConfig, GenerationConfig, ModelConfig, RevisionConfig
-from rlsys.launch.session import RayOptions
+from rlsys.launch.placement import RayOptions
 from rlsys.launch.supervision import EngineSupervisor
 from rlsys.tokenization.model_folder import resolve_model_path
 

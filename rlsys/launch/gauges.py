@@ -7,11 +7,12 @@ step. Without the packages of ray[default] there is no endpoint, and the gauges 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ray.util.metrics import Gauge
 
 from rlsys.reporting.metrics_file import EVALUATION
+from rlsys.training.ledger import GroupFate
 from rlsys.training.protocols import Reporter
 
 
@@ -42,6 +43,10 @@ class GaugedReporter:
     def episodes(self, step: int, episodes: list[dict[str, object]]) -> None:
         """Record readable episodes of training step `step`."""
         self._reporter.episodes(step, episodes)
+
+    def fates(self, fates: Sequence[GroupFate]) -> None:
+        """Record what became of groups."""
+        self._reporter.fates(fates)
 
     def rewind(self, step: int) -> None:
         """Drop what is recorded of the steps after `step`: they are trained again."""

@@ -22,9 +22,10 @@ from learner.spec import LearnerSpec
 from rlsys.config import RunConfig
 from rlsys.environments.base import Inputs, ReflectionModel
 from rlsys.launch.engines import close_within_limit, engine_pool, reflection_pool
-from rlsys.launch.resources import SERVICE_CPUS, reflection_shares_policy_card
+from rlsys.launch.node_checks import check_nodes
+from rlsys.launch.placement import Placement, RayOptions, reserve_placement
+from rlsys.launch.resources import reflection_shares_policy_card
 from rlsys.launch.runner import RayRunner
-from rlsys.launch.session import RayOptions, reserve_placement
 from rlsys.tokenization.model_folder import resolve_model_path
 
 if TYPE_CHECKING:
@@ -67,11 +68,15 @@ def weights_folder(run_dir: Path) -> Path:
 
 
 @asynccontextmanager
-async def evaluation_processes(config: RunConfig, inputs: Inputs) -> AsyncIterator[RayRunner]:
+async def evaluation_processes(
+    config: RunConfig, inputs: Inputs, tell: Callable[[str], None]
+) -> AsyncIterator[RayRunner]:
     """Start what an evaluation needs: engines, environments and graders, but no learner."""
-    engines = _engine_pool(config, inputs, (await reserve_placement(config)).engines)
+    placement = await reserve_placement(config, tell)
+    await check_nodes(config, placement)
+    engines = _engine_pool(config, inputs, placement.engines)
     try:
-        runner, _ = _runner(config, inputs, engines)
+        runner, _ = _runner(config, inputs, placement, engines)
         await engines.start()
         yield runner
     finally:
@@ -80,20 +85,24 @@ async def evaluation_processes(config: RunConfig, inputs: Inputs) -> AsyncIterat
 
 @asynccontextmanager
 async def training_processes(
-    config: RunConfig, inputs: Inputs, moved: Callable[[], None] = lambda: None
+    config: RunConfig,
+    inputs: Inputs,
+    moved: Callable[[], None] = lambda: None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> AsyncIterator[Processes]:
     """Start all processes at the same time (imports take long); end them whatever happens.
 
-    `moved` is called whenever a group is finished.
+    `moved` is called whenever a group is finished, and `tell` takes a line about what is awaited.
     """
-    placement = await reserve_placement(config)
+    placement = await reserve_placement(config, tell, moved)
+    await check_nodes(config, placement)
     engines = _engine_pool(config, inputs, placement.engines)
     reflection = _reflection_pool(config, inputs, placement.reflection)
     folder = weights_folder(config.run_dir)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     learner: LearnerGroup | None = None
-    runner, services = _runner(config, inputs, engines, reflection, moved)
+    runner, services = _runner(config, inputs, placement, engines, reflection, moved)
     starting = asyncio.ensure_future(_start(config, engines, reflection))
     try:
         learner = await LearnerGroup.start(_learner_spec(config), placement.ranks)
@@ -141,31 +150,31 @@ async def _start(
 def _runner(
     config: RunConfig,
     inputs: Inputs,
+    placement: Placement,
     engines: GenerationPool,
     reflection: ReflectionPool | None = None,
     moved: Callable[[], None] = lambda: None,
 ) -> tuple[RayRunner, dict[str, ActorHandle]]:
     # Ray starts a dead actor again and repeats its calls. A group that is rolled out a second time
     # has the same index and seeds, and so the same episodes.
-    light = {
-        "num_cpus": SERVICE_CPUS,
-        "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
-        "max_restarts": SERVICE_RESTARTS,
-        "max_task_retries": SERVICE_RETRIES,
-    }
-    grader = ray.remote(GradingActor).options(**light)
-    graders = [grader.remote(config.grading) for _ in range(config.grading.actors)]
+    again = {"max_restarts": SERVICE_RESTARTS, "max_task_retries": SERVICE_RETRIES}
+    first_grader = config.rollout.environment_actors
+    grader = ray.remote(GradingActor)
+    graders = [
+        grader.options(**options, **again).remote(config.grading)
+        for options in placement.services[first_grader:]
+    ]
     grading = GradingPool(
         graders, max_characters=config.grading.max_characters, policy=config.grading.policy
     )
-    environment = ray.remote(EnvironmentActor).options(**light)
+    environment = ray.remote(EnvironmentActor)
     model = None
     if reflection is not None and inputs.reflection_length is not None:
         model = ReflectionModel(reflection, inputs.reflection_length)
     packed = Services(engines, grading, model).packed()
     environments = [
-        environment.remote(config, packed, inputs.longest_sequence)
-        for _ in range(config.rollout.environment_actors)
+        environment.options(**options, **again).remote(config, packed, inputs.longest_sequence)
+        for options in placement.services[:first_grader]
     ]
     services = {f"environment actor {i}": actor for i, actor in enumerate(environments)}
     services |= {f"grading actor {i}": actor for i, actor in enumerate(graders)}

@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from math import inf
 from typing import NamedTuple
 
-from rlsys.config import EnginesConfig, GenerationConfig, LearnerConfig, RunConfig, SftConfig
+from rlsys.config import (
+    EnginesConfig,
+    GenerationConfig,
+    LearnerConfig,
+    NodesConfig,
+    RunConfig,
+    SftConfig,
+)
 from rlsys.errors import ConfigError, ResourceError
 from rlsys.weights import Transport
 
@@ -31,10 +38,20 @@ class Bundle(NamedTuple):
     name: str
     cpus: float
     gpus: float
+    nodes: NodesConfig = NodesConfig()
+    """The nodes that may provide them."""
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """What Ray reserves on the node."""
+        gpu = {"GPU": self.gpus} if self.gpus else {}
+        return {"CPU": self.cpus} | gpu | self.nodes.resources
 
     def __str__(self) -> str:
-        parts = [f"CPU: {self.cpus:g}"] + ([f"GPU: {self.gpus:g}"] if self.gpus else [])
-        return f"{self.name} {{{', '.join(parts)}}}"
+        parts = [f"{name}: {amount:g}" for name, amount in self.resources.items()]
+        labels = ", ".join(f"{key}={value}" for key, value in self.nodes.labels.items())
+        on = f" on a node with {labels}" if labels else ""
+        return f"{self.name} {{{', '.join(parts)}}}{on}"
 
 
 def colocated(learner: LearnerConfig, generation: GenerationConfig) -> bool:
@@ -42,12 +59,26 @@ def colocated(learner: LearnerConfig, generation: GenerationConfig) -> bool:
     return 0 < learner.gpus_per_rank < 1 and 0 < generation.gpus_per_engine < 1
 
 
-def transport_of(config: RunConfig) -> Transport:
-    """Return sync.transport, or what suits the places of learner and engines if that is `auto`."""
-    if config.sync.transport != "auto":
-        return config.sync.transport
+def transport_of(config: RunConfig, *, one_node: bool = True) -> Transport:
+    """Return sync.transport, or what suits the places of learner and engines if that is `auto`.
+
+    Args:
+        config: what the run asks for.
+        one_node: True if rank 0 and all engines are on the same node.
+
+    Raises:
+        ConfigError: shared memory is asked for, and an engine on another node cannot reach it.
+    """
+    asked = config.sync.transport
+    if asked == "shm" and not one_node:
+        raise ConfigError(
+            "sync.transport 'shm' is shared memory of one node, but learner and engines are on "
+            "several nodes; set sync.transport=auto, or place them on one node"
+        )
+    if asked != "auto":
+        return asked
     if not config.learner.gpus_per_rank or not config.generation.gpus_per_engine:
-        return "shm"
+        return "shm" if one_node else "object_store"
     # NCCL refuses two processes of one group on the same card, and IPC works only on one card.
     return "ipc" if colocated(config.learner, config.generation) else "nccl"
 
@@ -62,36 +93,63 @@ def bundles(config: Wanted) -> list[Bundle]:
         return list(config)
     if isinstance(config, SftConfig):
         return placed_bundles(config)
+    return [*placed_bundles(config), *service_bundles(config)]
+
+
+def service_bundles(config: RunConfig) -> list[Bundle]:
+    """Return a bundle for every environment actor, then for every grading actor."""
+    nodes = config.cluster.services
+    environments, graders = config.rollout.environment_actors, config.grading.actors
     return [
-        *placed_bundles(config),
-        *numbered_bundles("environment actor", config.rollout.environment_actors, SERVICE_CPUS),
-        *numbered_bundles("grading actor", config.grading.actors, SERVICE_CPUS),
+        *numbered_bundles("environment actor", environments, SERVICE_CPUS, nodes=nodes),
+        *numbered_bundles("grading actor", graders, SERVICE_CPUS, nodes=nodes),
     ]
 
 
 def placed_bundles(config: RunConfig | SftConfig) -> list[Bundle]:
-    """Return the bundles of the placement group: ranks, engines, engines of the reflection model.
+    """Return the bundles of ranks, engines, and engines of the reflection model, in this order.
 
     Processes that share a GPU share a bundle: see `engine_bundle` and `reflection_bundle`.
     """
-    learner = config.learner
+    learner, cluster = config.learner, config.cluster
     ranks = numbered_bundles(
-        "learner rank", learner.ranks, learner.cpus_per_rank, learner.gpus_per_rank
+        "learner rank",
+        learner.ranks,
+        learner.cpus_per_rank,
+        learner.gpus_per_rank,
+        cluster.learner,
     )
     if isinstance(config, SftConfig):
         return ranks
     generation, reflection = config.generation, _reflection_bundles(config)
     if colocated(learner, generation):
         cpus = learner.cpus_per_rank + generation.cpus_per_engine
-        ranks, engines = [], numbered_bundles("shared GPU", learner.ranks, cpus, 1.0)
+        nodes = _both(config.cluster.learner, config.cluster.engines)
+        ranks, engines = [], numbered_bundles("shared GPU", learner.ranks, cpus, 1.0, nodes)
     else:
         engines = numbered_bundles(
-            "engine", generation.engines, generation.cpus_per_engine, generation.gpus_per_engine
+            "engine",
+            generation.engines,
+            generation.cpus_per_engine,
+            generation.gpus_per_engine,
+            config.cluster.engines,
         )
     if reflection_shares_policy_card(config):
         engines = [_with_reflection(*pair) for pair in zip_longest(engines, reflection)]
         reflection = []
     return ranks + engines + reflection
+
+
+def _both(learner: NodesConfig, engines: NodesConfig) -> NodesConfig:
+    """Return what a node must have that holds a rank and an engine."""
+    names = {**learner.resources, **engines.resources}
+    return NodesConfig(
+        labels=learner.labels | engines.labels,
+        resources={
+            name: learner.resources.get(name, 0.0) + engines.resources.get(name, 0.0)
+            for name in names
+        },
+    )
 
 
 def engine_bundle(config: RunConfig, engine: int) -> int:
@@ -125,7 +183,11 @@ def _reflection_bundles(config: RunConfig) -> list[Bundle]:
         return []
     wanted = config.revision.generation
     return numbered_bundles(
-        "reflection engine", wanted.engines, wanted.cpus_per_engine, wanted.gpus_per_engine
+        "reflection engine",
+        wanted.engines,
+        wanted.cpus_per_engine,
+        wanted.gpus_per_engine,
+        config.cluster.engines,
     )
 
 
@@ -137,9 +199,12 @@ def _with_reflection(card: Bundle, added: Bundle | None) -> Bundle:
     return card._replace(cpus=card.cpus + added.cpus, gpus=min(card.gpus + added.gpus, 1.0))
 
 
-def numbered_bundles(name: str, count: int, cpus: float, gpus: float = 0.0) -> list[Bundle]:
+def numbered_bundles(
+    name: str, count: int, cpus: float, gpus: float = 0.0, nodes: NodesConfig | None = None
+) -> list[Bundle]:
     """Return `count` equal bundles, numbered from 1."""
-    return [Bundle(f"{name} {i + 1} of {count}", cpus, gpus) for i in range(count)]
+    where = nodes or NodesConfig()
+    return [Bundle(f"{name} {i + 1} of {count}", cpus, gpus, where) for i in range(count)]
 
 
 def check_shares(config: RunConfig) -> None:
@@ -156,6 +221,13 @@ def check_shares(config: RunConfig) -> None:
             f"learner.gpus_per_rank {rank:g} and generation.gpus_per_engine {engine:g} share a "
             f"GPU but add up to {rank + engine:g}; lower them to a sum of 1"
         )
+    if config.cluster.layout == "split" and colocated(config.learner, config.generation):
+        raise ConfigError(
+            "cluster.layout 'split' keeps engines away from the learner's nodes, but with "
+            f"learner.gpus_per_rank {rank:g} and generation.gpus_per_engine {engine:g} they share "
+            "a GPU; set cluster.layout=shared, or give each process a whole GPU"
+        )
+    _check_labels(config)
     ranks, engines = config.learner.ranks, config.generation.engines
     if colocated(config.learner, config.generation) and ranks != engines:
         raise ConfigError(
@@ -164,6 +236,16 @@ def check_shares(config: RunConfig) -> None:
         )
     if config.revision is not None:
         _check_reflection(config, config.revision.generation)
+
+
+def _check_labels(config: RunConfig) -> None:
+    learner, engines = config.cluster.learner.labels, config.cluster.engines.labels
+    for key in learner.keys() & engines.keys():
+        if colocated(config.learner, config.generation) and learner[key] != engines[key]:
+            raise ConfigError(
+                f"cluster.learner.labels and cluster.engines.labels ask for different values of "
+                f"{key!r}, but learner and engines share GPUs; set them to the same value"
+            )
 
 
 def _check_parallel(key: str, wanted: EnginesConfig) -> None:
@@ -200,17 +282,43 @@ def check_resources(config: Wanted, nodes: Sequence[Mapping[str, float]]) -> Non
 
     `nodes` are the total resources of every node in the format of Ray: {"CPU": 8, "GPU": 2}.
     """
-    free = [_Node.of(node) for node in nodes]
+    free = [Room.of(node) for node in nodes]
     total = "; ".join(map(str, free))
+    if missing := unplaced(bundles(config), free):
+        left = "; ".join(map(str, free))
+        raise ResourceError(
+            f"{missing[0]} fits on no node: the nodes have {total}, and the other bundles leave "
+            f"{left}; reduce the needs in the configuration, or add nodes"
+        )
+
+
+def unplaced(wanted: Sequence[Bundle], rooms: Sequence[Room]) -> list[Bundle]:
+    """Take room for every bundle; return those for which there is none."""
     # Large bundles first, as in a placement group. A small bundle could otherwise take part of a
     # GPU that a large bundle needs.
-    for bundle in sorted(bundles(config), key=lambda b: (-b.gpus, -b.cpus)):
-        if not any(node.take(bundle) for node in free):
-            left = "; ".join(map(str, free))
-            raise ResourceError(
-                f"{bundle} fits on no node: the nodes have {total}, and the other bundles leave "
-                f"{left}; reduce the needs in the configuration, or add nodes"
-            )
+    largest_first = sorted(wanted, key=lambda b: (-b.gpus, -b.cpus))
+    return [bundle for bundle in largest_first if not any(room.take(bundle) for room in rooms)]
+
+
+def labels_match(wanted: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    """Return True if a node with `labels` has what is wanted, in the format of Ray's selectors.
+
+    Example: labels_match({"zone": "!in(a, b)"}, {"zone": "c"}) is True.
+    """
+
+    def matches(key: str, condition: str) -> bool:
+        values = condition.removeprefix("!")
+        if values.startswith("in("):
+            values = values[3:].removesuffix(")")
+        found = labels.get(key) in {value.strip() for value in values.split(",")}
+        return found != condition.startswith("!")
+
+    return all(matches(key, condition) for key, condition in wanted.items())
+
+
+def starts_local_ray() -> bool:
+    """Return True if a run starts a Ray of its own, and False if it joins a cluster."""
+    return os.environ.get("RAY_ADDRESS", "local") == "local"
 
 
 def check_local_gpus(config: Wanted) -> None:
@@ -219,7 +327,7 @@ def check_local_gpus(config: Wanted) -> None:
     Logical cores are not compared: a local Ray is started with as many as the run needs.
     """
     wants_gpu = any(bundle.gpus for bundle in bundles(config))
-    if not wants_gpu or os.environ.get("RAY_ADDRESS", "local") != "local":
+    if not wants_gpu or not starts_local_ray():
         return
     import torch
 
@@ -232,15 +340,23 @@ def check_local_gpus(config: Wanted) -> None:
 
 
 @dataclass(slots=True)
-class _Node:
-    """The free resources of a node: logical cores, and the free part of every GPU."""
+class Room:
+    """Free resources of a node: logical cores, the free part of every GPU, custom resources."""
 
     cpus: float
     cards: list[float]
+    custom: dict[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, resources: Mapping[str, float]) -> _Node:
-        return cls(resources.get("CPU", 0.0), [1.0] * int(resources.get("GPU", 0)))
+    def of(cls, resources: Mapping[str, float], labels: Mapping[str, str] | None = None) -> Room:
+        """Return the room of a node; `resources` are in the format of Ray."""
+        gpus = resources.get("GPU", 0.0)
+        # Ray does not publish how much of which GPU is free: what is no whole one counts as one.
+        cards = [1.0] * int(gpus) + ([gpus % 1] if gpus % 1 else [])
+        known = ("CPU", "GPU", "memory", "object_store_memory", "node:", "accelerator_type:")
+        custom = {name: n for name, n in resources.items() if not name.startswith(known)}
+        return cls(resources.get("CPU", 0.0), cards, custom, labels or {})
 
     def take(self, bundle: Bundle) -> bool:
         """Take the resources of a bundle if the node has them; return whether it did.
@@ -251,7 +367,14 @@ class _Node:
         chosen = self._cards_for([share for share in shares if share])
         if chosen is None or self.cpus < bundle.cpus:
             return False
+        extra = bundle.nodes.resources
+        if any(self.custom.get(name, 0.0) < amount for name, amount in extra.items()):
+            return False
+        if not labels_match(bundle.nodes.labels, self.labels):
+            return False
         self.cpus -= bundle.cpus
+        for name, amount in extra.items():
+            self.custom[name] -= amount
         for card, share in chosen.items():
             self.cards[card] -= share
         return True
@@ -271,4 +394,5 @@ class _Node:
 
     def __str__(self) -> str:
         cpus = "any" if self.cpus == inf else f"{self.cpus:g}"
-        return f"{{CPU: {cpus}, GPU: {sum(self.cards):g}}}"
+        custom = "".join(f", {name}: {amount:g}" for name, amount in self.custom.items())
+        return f"{{CPU: {cpus}, GPU: {sum(self.cards):g}{custom}}}"

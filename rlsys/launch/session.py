@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from functools import partial
 from math import ceil
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import ray
 
-from actors.vllm_settings import engine_environment
-from rlsys.config import EnginesConfig, LearnerConfig, RunConfig, SftConfig
+from rlsys.config import RunConfig, SftConfig
 from rlsys.errors import RlsysError
-from rlsys.launch.resources import (
-    Wanted,
-    bundles,
-    check_resources,
-    engine_bundle,
-    placed_bundles,
-    reflection_bundle,
-)
+from rlsys.launch.resources import Wanted, bundles, check_resources, starts_local_ray
 from rlsys.launch.worker import RUN_MARK, prepare_worker
 from rlsys.signals import (
     STOP_SIGNALS,
@@ -33,25 +24,26 @@ from rlsys.signals import (
 
 T = TypeVar("T")
 
-RayOptions = dict[str, object]
-"""Options of a Ray actor: resources, environment variables, place."""
-
 
 @contextmanager
 def ray_session(config: Wanted) -> Iterator[None]:
-    """Connect to Ray for the time of the block, and check that the run fits.
+    """Connect to Ray for the time of the block.
 
     With RAY_ADDRESS set (inside a cluster or a submitted job) that cluster is joined. Otherwise a
     local one is started with as many logical cores as the run needs, whatever the machine has, so
     that a laptop with two cores can run one process of each kind.
 
+    A run that reserves its places (rlsys.launch.placement) waits there for the nodes of a cluster.
+    For every other use, what is there now must suffice.
+
     Raises:
-        ResourceError: one of the run's bundles fits on no node.
+        ResourceError: one of the bundles fits on no node.
     """
     _connect(config)
     interrupt_on_signals()  # ray.init has put a handler of its own for SIGTERM
     try:
-        check_resources(config, [dict(n["Resources"]) for n in ray.nodes() if n["Alive"]])
+        if starts_local_ray() or not isinstance(config, RunConfig | SftConfig):
+            check_resources(config, [dict(n["Resources"]) for n in ray.nodes() if n["Alive"]])
         yield
     finally:
         ray.shutdown()
@@ -66,7 +58,7 @@ def _connect(config: Wanted) -> None:
         },
     }
     try:
-        if os.environ.get("RAY_ADDRESS", "local") == "local":
+        if starts_local_ray():
             cpus = ceil(sum(bundle.cpus for bundle in bundles(config)))
             with children_in_own_session():
                 ray.init(address="local", num_cpus=cpus, include_dashboard=False, **options)
@@ -74,71 +66,6 @@ def _connect(config: Wanted) -> None:
             ray.init(**options)
     except SystemExit:  # what Ray's handler for SIGTERM raises
         raise KeyboardInterrupt from None
-
-
-class Placement(NamedTuple):
-    """Ray options of every actor that has a place in the placement group."""
-
-    ranks: list[RayOptions]
-    engines: list[RayOptions]
-    reflection: list[RayOptions]
-
-
-async def reserve_placement(config: RunConfig | SftConfig) -> Placement:
-    """Reserve the placement group; return the options that put every actor into its bundle."""
-    from ray.util.placement_group import placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-    wanted = [
-        {"CPU": bundle.cpus} | ({"GPU": bundle.gpus} if bundle.gpus else {})
-        for bundle in placed_bundles(config)
-    ]
-    # PACK: on as few nodes as possible, because weights go from ranks to engines after each step.
-    group = placement_group(wanted, strategy="PACK")
-    await group.ready()
-
-    def options(index: int, cpus: float, gpus: float, variables: dict[str, str]) -> RayOptions:
-        return {
-            "num_cpus": cpus,
-            "num_gpus": gpus,
-            "runtime_env": {"env_vars": variables},
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(
-                placement_group=group, placement_group_bundle_index=index
-            ),
-        }
-
-    learner = config.learner
-    variables = learner_environment(learner)
-    ranks = [
-        options(i, learner.cpus_per_rank, learner.gpus_per_rank, variables)
-        for i in range(learner.ranks)
-    ]
-    if isinstance(config, SftConfig):
-        return Placement(ranks, [], [])
-
-    def engines(wanted: EnginesConfig, bundle: Callable[[int], int]) -> list[RayOptions]:
-        cpus, gpus = wanted.cpus_per_engine, wanted.gpus_per_engine
-        variables = engine_environment(on_gpu=gpus > 0, threads=int(cpus))
-        return [options(bundle(i), cpus, gpus, variables) for i in range(wanted.engines)]
-
-    revision = config.revision
-    reflection = None if revision is None else revision.generation
-    return Placement(
-        ranks,
-        engines(config.generation, partial(engine_bundle, config)),
-        [] if reflection is None else engines(reflection, partial(reflection_bundle, config)),
-    )
-
-
-def learner_environment(config: LearnerConfig) -> dict[str, str]:
-    """Environment variables of a learner rank."""
-    if config.gpus_per_rank:
-        return {"DS_ACCELERATOR": "cuda"}
-    return {
-        "DS_ACCELERATOR": "cpu",
-        "OMP_NUM_THREADS": str(max(1, int(config.cpus_per_rank))),
-        "TORCHDYNAMO_DISABLE": "1",
-    }
 
 
 def run(main: Coroutine[object, object, T]) -> T:

@@ -7,7 +7,9 @@ import time
 from learner.group import LearnerGroup, StoredSamples
 from learner.spec import LearnerSpec
 from rlsys.config import LossConfig, PreferenceFile, SftConfig
-from rlsys.launch.session import ray_session, reserve_placement, run
+from rlsys.launch.node_checks import check_nodes
+from rlsys.launch.placement import reserve_placement
+from rlsys.launch.session import ray_session, run
 from rlsys.sft.rows import SupervisedRows, supervised_rows
 from rlsys.tokenization.model_folder import resolve_model_path
 from rlsys.tokenization.tokenizer import load_tokenizer
@@ -37,7 +39,8 @@ async def _sft(config: SftConfig, rows: SupervisedRows, reporter: Reporter) -> N
         rpo=config.rpo,
         total_steps=config.steps,
     )
-    placement = await reserve_placement(config)
+    placement = await reserve_placement(config, reporter.message)
+    await check_nodes(config, placement)
     learner = await LearnerGroup.start(spec, placement.ranks)
     try:
         await _steps(config, rows, learner, reporter)

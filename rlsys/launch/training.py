@@ -99,7 +99,9 @@ async def _train(
             )
         )
         async with AsyncExitStack() as stack:
-            starting = stack.enter_async_context(training_processes(config, inputs, progress.moved))
+            starting = stack.enter_async_context(
+                training_processes(config, inputs, progress.moved, reporter.message)
+            )
             with progress.waiting_for("the processes to start"):
                 processes = await unless_stopped(stop, starting)
             if processes is None:
@@ -226,6 +228,7 @@ class _Run:
             processes.engines,
             processes.folder,
             self.inputs.canary,
+            self.reporter.message,
         )
         parts = Parts(
             runner=processes.runner,
@@ -251,7 +254,10 @@ class _Run:
 
 
 async def _evaluate(config: RunConfig, inputs: Inputs, reporter: Reporter) -> list[GroupReport]:
-    async with evaluation_processes(config, inputs) as runner, asyncio.TaskGroup() as tasks:
+    async with (
+        evaluation_processes(config, inputs, reporter.message) as runner,
+        asyncio.TaskGroup() as tasks,
+    ):
         supervisor = EngineSupervisor(runner.engines, config.generation, tell=reporter.message)
         watching = tasks.create_task(supervisor.watch(None))
         reports = await evaluate_policy(runner, inputs.evaluation, reporter, 0)

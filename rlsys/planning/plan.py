@@ -192,7 +192,8 @@ def _learner_needs(
     bucket = min(config.sync.bucket_mib << 20, weights)
     # By CUDA IPC every bucket stays on the card until the same bucket of the next sync replaces it,
     # so all weights are held a second time, and one bucket a third time while it is made.
-    kept = {"shm": 0, "nccl": bucket, "ipc": weights + bucket}[transport_of(config)]
+    on_card = {"nccl": bucket, "ipc": weights + bucket}  # other ways lead through the host
+    kept = on_card.get(transport_of(config), 0)
     return LearnerNeeds(
         shape=shape,
         itemsize=size,

@@ -15,6 +15,7 @@ from typing import Final, Literal
 from rlsys.planning.cards import Card
 from rlsys.planning.shape import ModelShape
 from rlsys.planning.workload import EpisodeTree, LearnerRows
+from rlsys.weights import Transport
 
 Bound = Literal["host", "memory bandwidth", "arithmetic", "link"]
 
@@ -270,13 +271,11 @@ def _update(load: TrainingLoad, card: Card) -> Stage:
     )
 
 
-def sync_stage(
-    shape: ModelShape, itemsize: int, transport: Literal["shm", "ipc", "nccl"], card: Card
-) -> Stage:
+def sync_stage(shape: ModelShape, itemsize: int, transport: Transport, card: Card) -> Stage:
     """Return the weight sync of a step; its floor is the weights over the link at full rate."""
     sent = shape.parameters * itemsize
-    link = {"shm": 10e9, "ipc": card.bandwidth / 2, "nccl": card.link}[transport]
-    rate = SHM_RATE if transport == "shm" else SYNC_RATE
+    link = {"ipc": card.bandwidth / 2, "nccl": card.link}.get(transport, 10e9)
+    rate = SYNC_RATE if transport in ("ipc", "nccl") else SHM_RATE
     spent = sent / rate
     return Stage(
         name="weight sync",

@@ -95,13 +95,14 @@ class WeightSync:
     canary: tuple[Tokens, ...]
     tolerance: float
     """Largest mean gap on the canary in nats."""
-    regroup: Callable[[], Awaitable[None]] | None = None
-    """For a collective: brings the learner and the members of the sink into a new group."""
+    regroup: Callable[[frozenset[int]], Awaitable[None]] | None = None
+    """Prepares both ends for updates of these engines; called when they are others than before. A
+    collective gets a new group, and anything else the way that leads to their nodes."""
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the weights of the learner change or travel."""
     _version: int = 0
     _grouped: frozenset[int] = frozenset()
-    """The engines that are in the collective's group."""
+    """The engines for which `regroup` was called."""
 
     @asynccontextmanager
     async def learner_busy(self) -> AsyncIterator[None]:
@@ -186,9 +187,7 @@ class WeightSync:
         # would wait for it for ever.
         if not sink.members:
             return
-        if self.regroup is not None and self._grouped != sink.members:
-            self._grouped = sink.members
-            await self.regroup()
+        await self._regroup(sink.members)
         for index, bucket in enumerate(self.buckets):
             # gather raises the first error at once; the other end may never return.
             await asyncio.gather(self.source.send(index), sink.receive(bucket, ()))
@@ -196,12 +195,18 @@ class WeightSync:
     async def _hand_over(self, sink: WeightSink) -> None:
         # The engines go on serving while the first bucket is exported. From then on a bucket is
         # exported while the one before it is loaded.
+        await self._regroup(sink.members)
         sent = await self.source.send(0)
         await sink.begin_update()
         for index, bucket in enumerate(self.buckets):
             ahead = asyncio.ensure_future(self._send_if_any(index + 1))
             await sink.receive(bucket, sent)
             sent = await ahead
+
+    async def _regroup(self, members: frozenset[int]) -> None:
+        if self.regroup is not None and self._grouped != members:
+            self._grouped = members
+            await self.regroup(members)
 
     async def _send_if_any(self, index: int) -> Sequence[SentPart]:
         return await self.source.send(index) if index < len(self.buckets) else ()

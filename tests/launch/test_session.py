@@ -11,8 +11,9 @@ from ray.exceptions import ActorDiedError
 
 from rlsys.config import RunConfig
 from rlsys.errors import EngineError, RlsysError
+from rlsys.launch.placement import learner_environment, reserve_placement
 from rlsys.launch.resources import colocated, placed_bundles
-from rlsys.launch.session import learner_environment, ray_session, reserve_placement, run
+from rlsys.launch.session import ray_session, run
 
 
 def config(learner: dict[str, Any], generation: dict[str, Any]) -> RunConfig:
@@ -24,8 +25,8 @@ def test_a_session_holds_what_the_run_asks_for_and_places_ranks_before_engines()
     asked = config({"ranks": 2, "cpus_per_rank": 2.5}, {"engines": 1, "cpus_per_engine": 3})
 
     async def main() -> list[tuple[float, int, str]]:
-        ranks, engines, _ = await reserve_placement(asked)
-        asked_for: list[dict[str, Any]] = [*ranks, *engines]
+        placement = await reserve_placement(asked)
+        asked_for: list[dict[str, Any]] = [*placement.ranks, *placement.engines]
         return [
             (
                 options["num_cpus"],
@@ -39,7 +40,7 @@ def test_a_session_holds_what_the_run_asks_for_and_places_ranks_before_engines()
         import ray
 
         assert ray.cluster_resources()["CPU"] == 2.5 + 2.5 + 3 + 2  # and two services
-        assert run(main()) == [(2.5, 0, "2"), (2.5, 1, "2"), (3.0, 2, "3")]
+        assert run(main()) == [(2.5, 0, "2"), (2.5, 1, "2"), (3.0, 0, "3")]
     assert not ray.is_initialized()
 
 

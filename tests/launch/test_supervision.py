@@ -81,7 +81,7 @@ class World:
         self.told: list[str] = []
         self.supervisor = EngineSupervisor(self.pools[0], self.limits, tell=self.told.append)
 
-    async def regroup(self) -> None:
+    async def regroup(self, _: frozenset[int]) -> None:
         await self.pools[0].sink.join_nccl("host", 7, workers_per_engine=1)
         members = sorted(self.pools[0].sink.members)
         self.groups.append([self.engines[e].place for e in members])

@@ -1,0 +1,108 @@
+"""Whole runs on three Ray nodes with networks of their own: learner, engines, environments.
+
+The cluster starts once and serves all tests of this file in their order; the last ones cut links
+and kill nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from node_cluster import NodeCluster, NodeSpec, node_cluster, why_not
+
+from rlsys.reporting.metrics_file import METRICS, read_rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.timeout(600)]
+
+RUN_SECONDS = 240.0
+NODES = [
+    NodeSpec(name="learner", cpus=2, labels={"role": "learner"}),
+    NodeSpec(name="engines", cpus=2, labels={"role": "engines"}),
+    NodeSpec(name="services", cpus=2, labels={"role": "services"}),
+]
+CONFIG: dict[str, Any] = {
+    "steps": 3,
+    "data": {
+        "train": {"source": "arithmetic", "size": 11},
+        "evaluation": {"source": "arithmetic", "size": 4, "held_out": True},
+    },
+    "environment": {
+        "budgets": [8, 24],
+        "answers": 2,
+        "answer_tokens": 6,
+        "closing": "",
+        "answer_header": "\n\n**Final Answer**\n\\boxed{",
+    },
+    "batch": {"problems": 2, "group_size": 4},
+    "learner": {"row_tokens": 256, "optimizer": {"learning_rate": 1e-3}},
+    "generation": {"kv_cache_mib": 32, "heartbeat_s": 10},
+    "checkpoint": {"every": 1},
+    "cluster": {
+        "learner": {"labels": {"role": "learner"}},
+        "engines": {"labels": {"role": "engines"}},
+        "services": {"labels": {"role": "services"}},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeCluster]:
+    if reason := why_not():
+        pytest.skip(reason)
+    with node_cluster(NODES, tmp_path_factory.mktemp("nodes")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def config_file(cluster: NodeCluster) -> Path:
+    path = cluster.folder / "run.yaml"
+    path.write_text(yaml.safe_dump(CONFIG))
+    return path
+
+
+def steps(run_dir: Path) -> list[dict[str, Any]]:
+    return [row for row in read_rows(run_dir / METRICS) if "loss" in row]
+
+
+def test_a_submitted_job_trains_on_three_nodes(cluster: NodeCluster, config_file: Path) -> None:
+    run_dir = cluster.folder / "run"
+    job = cluster.submit("rlsys", "train", config_file, f"run_dir={run_dir}")
+    status = cluster.wait(job, RUN_SECONDS)
+    output = cluster.logs(job)
+    assert status == "SUCCEEDED", output
+    assert [row["step"] for row in steps(run_dir)] == [1, 2, 3]
+    # The canary: both ends compute the same log-probs, so the weights that arrived are equal.
+    assert max(row["gap/canary"] for row in steps(run_dir)) < 1e-5
+    assert "weights travel by object_store" in output
+    for name, role in (("learner", "rank 1"), ("engines", "engine 1"), ("services", "grading")):
+        (part,) = [part for part in output.split(";") if f"{name} (10.77." in part]
+        assert role in part
+
+
+def test_what_is_missing_is_named_after_the_deadline(
+    cluster: NodeCluster, config_file: Path
+) -> None:
+    run_dir = cluster.folder / "missing"
+    words = ("cluster.wait_s=3", "cluster.engines.labels={role: engine}", f"run_dir={run_dir}")
+    job = cluster.submit("rlsys", "train", config_file, *words)
+    assert cluster.wait(job, RUN_SECONDS) == "FAILED"
+    output = cluster.logs(job)
+    assert "waiting for resources: registered learner (10.77." in output
+    assert "after cluster.wait_s 3 s the cluster has no room" in output
+    assert "engine 1 of 1 {CPU: 1} on a node with role=engine" in output
+
+
+def test_the_doctor_examines_every_node(cluster: NodeCluster, config_file: Path) -> None:
+    words = ("learner.ranks=2", "cluster.learner.labels={}", "learner.cpus_per_rank=2")
+    run_dir = f"run_dir={cluster.folder / 'doctor'}"
+    job = cluster.submit("rlsys", "doctor", "--cluster", config_file, *words, run_dir)
+    cluster.wait(job, RUN_SECONDS)
+    output = cluster.logs(job)
+    for name in ("learner", "engines", "services"):
+        for check in ("versions", "paths", "clock", "network"):
+            assert f"{check}:" in output and f"ok   {name} (10.77." in output, output
+    assert "16 MiB over 2 ranks in" in output, output
