@@ -230,24 +230,26 @@ class GenerationActor:
             await engine.pause_generation(mode="keep", clear_cache=True)
         await self._call_workers(WeightReceiver.rlsys_begin)
 
-    async def receive_file(self, path: str) -> None:
-        """Load one bucket from a safetensors file."""
-        await self._call_workers(WeightReceiver.rlsys_receive_file, path)
+    async def receive_files(self, paths: Sequence[str]) -> None:
+        """Load buckets from safetensors files."""
+        for path in paths:  # one call each, because a disk may be slow and silence is death
+            await self._call_workers(WeightReceiver.rlsys_receive_file, path)
 
-    async def receive_object(self, bucket: StoredBucket) -> None:
-        """Load one bucket from Ray's object store; raises LearnerDied if it is lost."""
-        async with bucket_file(bucket) as path:
-            await self.receive_file(path)
+    async def receive_objects(self, buckets: Sequence[StoredBucket]) -> None:
+        """Load buckets from Ray's object store; raises LearnerDied if one is lost."""
+        for bucket in buckets:
+            async with bucket_file(bucket) as path:
+                await self.receive_files([path])
 
-    async def receive_ipc(self, handle: bytes, bucket: Bucket) -> None:
-        """Load one bucket from a buffer on the engine's card."""
-        await self._call_workers(WeightReceiver.rlsys_receive_ipc, handle, bucket)
+    async def receive_ipc(self, handles: Sequence[bytes], buckets: Sequence[Bucket]) -> None:
+        """Load buckets from buffers on the engine's card."""
+        await self._call_workers(WeightReceiver.rlsys_receive_ipc, handles, buckets)
 
-    async def receive_nccl(self, bucket: Bucket) -> None:
-        """Load one bucket from the learner's broadcast."""
-        # Not counted as silence: the broadcast waits for the learner.
+    async def receive_nccl(self, buckets: Sequence[Bucket]) -> None:
+        """Load buckets from the learner's broadcasts."""
+        # Not counted as silence: the broadcasts wait for the learner.
         with self._named_death() as engine:
-            await engine.collective_rpc("rlsys_receive_nccl", args=(bucket,))
+            await engine.collective_rpc("rlsys_receive_nccl", args=(buckets,))
 
     async def finish_update(self, version: int) -> None:
         """Make the received weights live as `version` and let frozen requests go on.

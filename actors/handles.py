@@ -57,21 +57,21 @@ class EngineHandle:
         """Stop serving and prepare the workers for new weights."""
         await self._answer(self.actor.begin_update.remote())
 
-    async def receive_file(self, path: str) -> None:
-        """Load one bucket from a safetensors file."""
-        await self._answer(self.actor.receive_file.remote(path))
+    async def receive_files(self, paths: Sequence[str]) -> None:
+        """Load buckets from safetensors files."""
+        await self._answer(self.actor.receive_files.remote(paths))
 
-    async def receive_object(self, bucket: StoredBucket) -> None:
-        """Load one bucket from Ray's object store."""
-        await self._answer(self.actor.receive_object.remote(bucket))
+    async def receive_objects(self, buckets: Sequence[StoredBucket]) -> None:
+        """Load buckets from Ray's object store."""
+        await self._answer(self.actor.receive_objects.remote(buckets))
 
-    async def receive_ipc(self, handle: bytes, bucket: Bucket) -> None:
-        """Load one bucket from a buffer on the engine's card."""
-        await self._answer(self.actor.receive_ipc.remote(handle, bucket))
+    async def receive_ipc(self, handles: Sequence[bytes], buckets: Sequence[Bucket]) -> None:
+        """Load buckets from buffers on the engine's card."""
+        await self._answer(self.actor.receive_ipc.remote(handles, buckets))
 
-    async def receive_nccl(self, bucket: Bucket) -> None:
-        """Load one bucket from the learner's broadcast."""
-        await self._answer(self.actor.receive_nccl.remote(bucket))
+    async def receive_nccl(self, buckets: Sequence[Bucket]) -> None:
+        """Load buckets from the learner's broadcasts."""
+        await self._answer(self.actor.receive_nccl.remote(buckets))
 
     async def finish_update(self, version: int) -> None:
         """Make the received weights live as `version`."""

@@ -62,25 +62,30 @@ class EngineSink:
         """Stop every engine from serving and prepare it for new weights."""
         await self._all(lambda _, handle: handle.begin_update())
 
-    async def receive(self, bucket: Bucket, sent: Sequence[SentPart]) -> None:
-        """Load one bucket into every engine.
+    async def receive(self, buckets: Sequence[Bucket], sent: Sequence[Sequence[SentPart]]) -> None:
+        """Load all weights into every engine.
 
         Args:
-            bucket: names, dtypes and shapes of its tensors.
-            sent: what every learner rank returned when it sent the bucket; empty in a collective
-                sync, where the bucket comes by broadcast.
+            buckets: names, dtypes and shapes of their tensors.
+            sent: per bucket, what every learner rank returned when it sent it; empty in a
+                collective sync, where the buckets come by broadcast.
         """
-        match sent[0] if sent else None:
-            case BucketFile(path=path):
-                await self._all(lambda _, handle: handle.receive_file(path))
-            case StoredBucket() as stored:
-                await self._all(lambda _, handle: handle.receive_object(stored))
+        first = [ranks[0] for ranks in sent]
+        match first[0] if first else None:
+            case BucketFile():
+                paths = [part.path for part in first if isinstance(part, BucketFile)]
+                await self._all(lambda _, handle: handle.receive_files(paths))
+            case StoredBucket():
+                stored = [part for part in first if isinstance(part, StoredBucket)]
+                await self._all(lambda _, handle: handle.receive_objects(stored))
             case CardBuffer():
-                # Rank i shares its card with engine i, which alone can open the rank's buffer.
-                parts = [part.handle for part in sent if isinstance(part, CardBuffer)]
-                await self._all(lambda i, handle: handle.receive_ipc(parts[i], bucket))
+                # Rank i shares its card with engine i, which alone can open the rank's buffers.
+                handles = [[p.handle for p in ranks if isinstance(p, CardBuffer)] for ranks in sent]
+                await self._all(
+                    lambda i, handle: handle.receive_ipc([h[i] for h in handles], buckets)
+                )
             case None:
-                await self._all(lambda _, handle: handle.receive_nccl(bucket))
+                await self._all(lambda _, handle: handle.receive_nccl(buckets))
 
     async def finish_update(self, version: int) -> None:
         """Make the received weights live as `version`."""

@@ -82,14 +82,14 @@ class WeightReceiver:
 
         self._rlsys_load(iter(load_file(path).items()))
 
-    def rlsys_receive_ipc(self, handle: bytes, bucket: Bucket) -> None:
-        """Load one bucket from a flat CUDA buffer that another process on this card exported."""
+    def rlsys_receive_ipc(self, handles: Sequence[bytes], buckets: Sequence[Bucket]) -> None:
+        """Load buckets from flat CUDA buffers that another process on this card exported."""
         import torch
 
-        rebuild, arguments = pickle.loads(handle)
-        flat = rebuild(*arguments)
-        self._rlsys_load(_split(flat, bucket))
-        # So far the copies only wait in a queue of the card. The sender may drop its buffer once
+        for handle, bucket in zip(handles, buckets, strict=True):
+            rebuild, arguments = pickle.loads(handle)
+            self._rlsys_load(_split(rebuild(*arguments), bucket))
+        # So far the copies only wait in a queue of the card. The sender may drop its buffers once
         # this call has returned, so they must have happened by then.
         torch.cuda.synchronize()
 
@@ -105,16 +105,17 @@ class WeightReceiver:
         )
         self._rlsys_group = PyNcclCommunicator(group, device=self.device)
 
-    def rlsys_receive_nccl(self, bucket: Bucket) -> None:
-        """Load one bucket from the learner's broadcast."""
+    def rlsys_receive_nccl(self, buckets: Sequence[Bucket]) -> None:
+        """Load buckets from the learner's broadcasts, which follow each other without a pause."""
         import torch
 
-        sizes = [math.prod(shape) for _, _, shape in bucket]
-        # Every tensor of a sync has the run's dtype, so one flat buffer takes a whole bucket.
-        dtype = getattr(torch, bucket[0][1])
-        flat = torch.empty(sum(sizes), dtype=dtype, device=self.device)
-        self._rlsys_group.broadcast(flat, src=0, stream=torch.cuda.current_stream())
-        self._rlsys_load(_split(flat, bucket))
+        for bucket in buckets:
+            sizes = [math.prod(shape) for _, _, shape in bucket]
+            # Every tensor of a sync has the run's dtype, so one flat buffer takes a whole bucket.
+            dtype = getattr(torch, bucket[0][1])
+            flat = torch.empty(sum(sizes), dtype=dtype, device=self.device)
+            self._rlsys_group.broadcast(flat, src=0, stream=torch.cuda.current_stream())
+            self._rlsys_load(_split(flat, bucket))
         torch.cuda.synchronize()  # so that a copy that fails ends this call, and not a later one
 
     def rlsys_finish(self) -> None:

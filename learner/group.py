@@ -160,9 +160,10 @@ class LearnerGroup:
         """Meet the engines' workers at rank 0, whose address is `host`."""
         await self._all(rank.join_sync(host) for rank in self._ranks)
 
-    async def send(self, bucket: int) -> list[SentPart]:
-        """Send one bucket of the current weights; return what every rank left for the engines."""
-        return await self._all(rank.send_bucket(bucket) for rank in self._ranks)
+    async def send(self) -> list[tuple[SentPart, ...]]:
+        """Send the current weights; return, per bucket, what every rank left for the engines."""
+        sent = await self._all(rank.send() for rank in self._ranks)
+        return list(zip(*sent, strict=True))
 
     async def save(self, folder: Path) -> None:
         """Write a checkpoint to `folder`; all its files are on the driver's node in the end."""

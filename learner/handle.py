@@ -65,9 +65,9 @@ class RankHandle:
         """Meet the engines' workers; returns once all are there."""
         await self._answer(self.actor.join_sync.remote(host))
 
-    async def send_bucket(self, index: int) -> SentPart:
-        """Send one bucket of the current weights."""
-        return await self._answer(self.actor.send_bucket.remote(index))
+    async def send(self) -> list[SentPart]:
+        """Send all buckets of the current weights."""
+        return await self._answer(self.actor.send.remote())
 
     async def save(self, folder: Path) -> None:
         """Write everything that is needed to continue from here to `folder`."""

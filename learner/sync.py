@@ -73,13 +73,21 @@ class WeightSender:
         )
         self._group = PyNcclCommunicator(group, device=torch.cuda.current_device())
 
-    def send(self, index: int) -> SentPart:
-        """Send bucket `index`; all ranks call it.
+    def send(self) -> list[SentPart]:
+        """Send every bucket; all ranks call it.
 
         Returns:
-            What the receiver needs: a file (shm, rank 0), an object of Ray (object_store, rank 0),
+            What the receiver needs of each: a file (shm, rank 0), an object of Ray (object_store, rank 0),
             a flat CUDA buffer (ipc, every rank for the engine on its card), nothing (nccl).
         """
+        sent = [self._send(index) for index in range(len(self._buckets))]
+        if torch.cuda.is_available():
+            # Everything is in the card's queue, broadcasts included. The engine's process reads
+            # exported memory without waiting for that queue.
+            torch.cuda.synchronize()
+        return sent
+
+    def _send(self, index: int) -> SentPart:
         parameters = [p for weight in self._buckets[index] for p in weight.parameters]
         with gathered(parameters, partitioned=self._partitioned):
             if self._spec.transport == "ipc":
@@ -94,7 +102,6 @@ class WeightSender:
         # `flat` is a copy, so the broadcast runs outside the gather and the whole parameters, which
         # take memory on every card, can go before the engines have arrived.
         self._group.broadcast(flat, src=0, stream=torch.cuda.current_stream())
-        torch.cuda.synchronize()
         return None
 
     def _export_file(self, index: int) -> BucketFile:
@@ -121,8 +128,6 @@ class WeightSender:
         from torch.multiprocessing.reductions import reduce_tensor
 
         flat = self._flatten(index)
-        # The engine's process reads the memory without waiting for this process's kernels.
-        torch.cuda.synchronize()
         # The handle does not keep the memory. This reference does, until the same bucket of the
         # next sync replaces it.
         self._exported[index] = flat

@@ -249,9 +249,9 @@ class LearnerWorker:
         self._sender.join(host)
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
-    def send_bucket(self, index: int) -> SentPart:
-        """Send one bucket of the current weights; see WeightSender.send."""
-        return self._sender.send(index)
+    def send(self) -> list[SentPart]:
+        """Send the current weights; see WeightSender.send."""
+        return self._sender.send()
 
     def save(self, folder: Path) -> None:
         """Write everything that is needed to continue from here to `folder`."""

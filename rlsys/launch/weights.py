@@ -48,7 +48,7 @@ async def connect(
         if spec.transport != before:
             await learner.open_sync(spec)
 
-    return WeightSync(
+    sync = WeightSync(
         source=learner,
         sink=engines.sink,
         buckets=await learner.open_sync(spec),
@@ -58,6 +58,9 @@ async def connect(
         canary=canary,
         tolerance=config.canary_tolerance,
     )
+    if sync.collective:
+        await sync.prepare()
+    return sync
 
 
 async def _spec(

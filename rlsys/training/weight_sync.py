@@ -1,7 +1,8 @@
 """One weight sync: every bucket from the learner to every engine, then a check of the result.
 
-    send bucket 0 -> begin_update -> receive bucket k while k + 1 is sent -> finish_update -> verify
+    send -> begin_update -> receive -> finish_update -> verify
 
+A broadcast sends while it receives.
 The check is a canary: fixed sequences whose log-probs the learner and every engine compute. Every
 sync has a deadline, and an engine with wrong weights never serves again.
 """
@@ -23,8 +24,8 @@ from rlsys.weights import Bucket, SentPart
 class WeightSource(Protocol):
     """The learner's side."""
 
-    async def send(self, bucket: int) -> Sequence[SentPart]:
-        """Export or broadcast one bucket; the result is for the sink."""
+    async def send(self) -> Sequence[Sequence[SentPart]]:
+        """Export or broadcast all buckets; the result, per bucket and rank, is for the sink."""
         ...
 
     async def sequence_logprobs(self, sequences: Sequence[Tokens]) -> list[Floats]:
@@ -56,8 +57,8 @@ class WeightSink(Protocol):
         """Stop serving and open the reload."""
         ...
 
-    async def receive(self, bucket: Bucket, sent: Sequence[SentPart]) -> None:
-        """Load one bucket; `sent` is empty if it comes by broadcast."""
+    async def receive(self, buckets: Sequence[Bucket], sent: Sequence[Sequence[SentPart]]) -> None:
+        """Load all buckets; `sent` is empty if they come by broadcast."""
         ...
 
     async def finish_update(self, version: int) -> None:
@@ -109,6 +110,10 @@ class WeightSync:
         """Keep `catch_up` away while the learner trains and `publish` runs."""
         async with self._busy:
             yield
+
+    async def prepare(self) -> None:
+        """Bring both ends together, so that the first update does not wait for it, gate shut."""
+        await self._regroup(self.sink.members)
 
     async def publish(self, version: int) -> float:
         """Make the learner's weights live as `version`; return the canary's mean gap in nats.
@@ -188,25 +193,18 @@ class WeightSync:
         if not sink.members:
             return
         await self._regroup(sink.members)
-        for index, bucket in enumerate(self.buckets):
-            # gather raises the first error at once; the other end may never return.
-            await asyncio.gather(self.source.send(index), sink.receive(bucket, ()))
+        # gather raises the first error at once; the other end may never return.
+        await asyncio.gather(self.source.send(), sink.receive(self.buckets, ()))
 
     async def _hand_over(self, sink: WeightSink) -> None:
-        # The engines go on serving while the first bucket is exported. From then on a bucket is
-        # exported while the one before it is loaded.
         await self._regroup(sink.members)
-        sent = await self.source.send(0)
+        # All of it while the engines go on serving: a second copy of the weights costs less than
+        # engines that wait.
+        sent = await self.source.send()
         await sink.begin_update()
-        for index, bucket in enumerate(self.buckets):
-            ahead = asyncio.ensure_future(self._send_if_any(index + 1))
-            await sink.receive(bucket, sent)
-            sent = await ahead
+        await sink.receive(self.buckets, sent)
 
     async def _regroup(self, members: frozenset[int]) -> None:
         if self.regroup is not None and self._grouped != members:
             self._grouped = members
             await self.regroup(members)
-
-    async def _send_if_any(self, index: int) -> Sequence[SentPart]:
-        return await self.source.send(index) if index < len(self.buckets) else ()

@@ -64,7 +64,7 @@ class Serving:
         for bucket, part in enumerate((weights[:3], weights[3:])):
             path = self.folder / f"bucket-{bucket}.safetensors"
             save_file({name: p.detach().clone() for name, p in part}, path)
-            await self.actor.receive_file(str(path))
+            await self.actor.receive_files([str(path)])
 
     async def update(self, version: int) -> None:
         """A whole update to the transformers model's weights, the gate still closed."""

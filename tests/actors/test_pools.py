@@ -37,7 +37,7 @@ class Engine:
         self.counts = Method(self._counts)
         self.verify = Method(self._verify)
         self.updates: list[tuple[Any, ...]] = []
-        for name in ("join_nccl", "receive_file", "receive_ipc", "receive_nccl"):
+        for name in ("join_nccl", "receive_files", "receive_ipc", "receive_nccl"):
             setattr(self, name, Method(partial(self._update, name)))
 
     async def _generate(self, batch: Sequence[GenerationRequest]) -> list[list[Completion]]:
@@ -155,16 +155,19 @@ FILE, BUFFERS = BucketFile(path="a file"), [CardBuffer(handle=b"0"), CardBuffer(
     ("sent", "calls"),
     [
         # Ranks that send nothing follow rank 0, which wrote the file.
-        ([FILE, None], [("receive_file", "a file"), ("receive_file", "a file")]),
-        (BUFFERS, [("receive_ipc", b"0", BUCKET), ("receive_ipc", b"1", BUCKET)]),
-        ([], [("receive_nccl", BUCKET), ("receive_nccl", BUCKET)]),
+        ([[FILE, None]], [("receive_files", ["a file"]), ("receive_files", ["a file"])]),
+        (
+            [BUFFERS, BUFFERS],
+            [("receive_ipc", [b"0", b"0"], [BUCKET]), ("receive_ipc", [b"1", b"1"], [BUCKET])],
+        ),
+        ([], [("receive_nccl", [BUCKET]), ("receive_nccl", [BUCKET])]),
     ],
 )
-def test_every_engine_fetches_a_bucket_from_its_place(
-    sent: list[SentPart], calls: list[tuple[Any, ...]]
+def test_every_engine_fetches_buckets_from_its_place(
+    sent: list[list[SentPart]], calls: list[tuple[Any, ...]]
 ) -> None:
     engines = [Engine(0), Engine(1)]
-    asyncio.run(GenerationPool(engines).sink.receive(BUCKET, sent))
+    asyncio.run(GenerationPool(engines).sink.receive([BUCKET], sent))
     assert [engine.updates for engine in engines] == [[call] for call in calls]
 
 

@@ -38,11 +38,11 @@ class Source:
         self.collective = collective
         self.stuck = False
 
-    async def send(self, bucket: int) -> Sequence[SentPart]:
+    async def send(self) -> Sequence[Sequence[SentPart]]:
         if self.stuck:
             await asyncio.Event().wait()
         await asyncio.sleep(0.001)
-        return () if self.collective else [BucketFile(path=f"bucket {bucket}")]
+        return () if self.collective else [[BucketFile(path="bucket 0")]]
 
     async def sequence_logprobs(self, sequences: Sequence[Tokens]) -> list[Floats]:
         return [np.zeros(len(s) - 1, np.float32) for s in sequences]
@@ -221,7 +221,7 @@ def test_processes_of_vllm_that_hang_or_die_are_ended_with_their_actor() -> None
 
 
 @pytest.mark.parametrize("engines", [1, 2])
-@pytest.mark.parametrize("call", ["begin_update", "receive_file", "finish_update", "verify"])
+@pytest.mark.parametrize("call", ["begin_update", "receive_files", "finish_update", "verify"])
 @pytest.mark.parametrize("fault", ["dies", "hangs"])
 def test_a_sync_goes_on_without_an_engine_that_is_lost(call: str, engines: int, fault: str) -> None:
     async def scenario(world: World) -> None:
@@ -241,7 +241,7 @@ def test_a_sync_goes_on_without_an_engine_that_is_lost(call: str, engines: int, 
     play(lambda: World(engines), scenario)
 
 
-@pytest.mark.parametrize("call", ["start", "begin_update", "receive_file", "verify"])
+@pytest.mark.parametrize("call", ["start", "begin_update", "receive_files", "verify"])
 def test_a_restart_may_fail_too(call: str) -> None:
     async def scenario(world: World) -> None:
         await world.publish(4)

@@ -60,8 +60,7 @@ def sent(worker: LearnerWorker, folder: Path) -> dict[str, torch.Tensor]:
     spec = SyncSpec(transport="shm", bucket_bytes=20_000, folder=str(folder))
     plan = worker.open_sync(spec)
     names = [name for bucket in plan for name, _, _ in bucket]
-    files = [worker.send_bucket(bucket) for bucket in range(len(plan))]
-    tensors = {name: t for file in files for name, t in load_file(file.path).items()}
+    tensors = {name: t for file in worker.send() for name, t in load_file(file.path).items()}
     assert set(names) == tensors.keys()
     return tensors
 

@@ -141,10 +141,10 @@ class EngineProcess:
         self.updating = True
         self.serving.clear()
 
-    async def _receive_file(self, path: str) -> None:
+    async def _receive_files(self, paths: Sequence[str]) -> None:
         assert self.updating
 
-    async def _receive_nccl(self, bucket: Any) -> None:
+    async def _receive_nccl(self, buckets: Any) -> None:
         assert self.updating
 
     async def _join_nccl(self, host: str, port: int, first_rank: int, world_size: int) -> None:
