@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import ray
 from ray.exceptions import RayActorError
 
-from actors.generation import EngineCounts, Heartbeat
+from actors.engine_state import EngineCounts, Heartbeat
 from rlsys.errors import EngineDied
 from rlsys.types import Completion, Floats, GenerationRequest, Tokens
 from rlsys.weights import Bucket, StoredBucket

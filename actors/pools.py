@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from actors.generation import EngineCounts
+from actors.engine_state import EngineCounts
 from actors.handles import EngineHandle
 from actors.sink import EngineSink
 from rlsys.config import Policy

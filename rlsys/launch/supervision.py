@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from ray.exceptions import RayTaskError
 
-from actors.generation import Heartbeat
+from actors.engine_state import Heartbeat
 from actors.handles import ProcessDied
 from actors.pools import GenerationPool
 from rlsys.config import GenerationConfig

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from actors.generation import EngineCounts, Heartbeat
+from actors.engine_state import EngineCounts, Heartbeat
 from rlsys.errors import EngineDied, SyncError
 from rlsys.types import Completion, GenerationRequest
 
