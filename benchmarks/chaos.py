@@ -1,6 +1,6 @@
 """Random faults of tiny runs: seconds from fault to detection to serving again.
 
-    PYTHONPATH=tests/support python benchmarks/chaos.py --out runs/chaos --seeds 0-12 --faults 4
+    PYTHONPATH=tests/support python benchmarks/chaos.py --out runs/chaos --seeds 0-14 --faults 5
     PYTHONPATH=tests/support python benchmarks/chaos.py --out runs/chaos --report
 
 Every seed is one run of `rlsys train` on the CPU, with faults of tests/support/random_faults.py. A
@@ -38,8 +38,8 @@ def main() -> None:
     """Run the seeds, or report."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--seeds", default="0-12", help="first and last seed, as in 0-12")
-    parser.add_argument("--faults", type=int, default=4, help="faults of each run")
+    parser.add_argument("--seeds", default="0-14", help="first and last seed, as in 0-14")
+    parser.add_argument("--faults", type=int, default=5, help="faults of each run")
     parser.add_argument("--report", action="store_true", help="start no runs")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the processes of a run too
@@ -111,7 +111,7 @@ def report(out: Path) -> None:
         for seen in run["faults"]:
             del seen["how"]  # a sentence with paths of this machine
     found = {
-        "command": "python benchmarks/chaos.py --out runs/chaos",
+        "command": "python benchmarks/chaos.py --out runs/chaos --seeds 0-14 --faults 5",
         "hardware": "2 CPU cores, shared with other work; no GPU",
         "versions": {name: version(name) for name in PACKAGES},
         "runs": runs,
@@ -133,7 +133,9 @@ def report(out: Path) -> None:
 def _seconds(seen: Sequence[dict[str, Any]], key: str) -> str:
     """Return the median and the largest value, without faults of which there is none."""
     values = [one[key] for one in seen if one[key] is not None]
-    return f"{median(values):.1f} (at most {max(values):.1f})" if values else "–"
+    if not values:
+        return "–"
+    return f"{median(values):.1f}" + f" (at most {max(values):.1f})" * (len(values) > 1)
 
 
 if __name__ == "__main__":
