@@ -178,8 +178,8 @@ def restore_state(engine: DeepSpeedEngine, saved: TrainedState) -> None:
 
 
 def _compare(trained: Mapping[str, torch.nn.Parameter], saved: TrainedState) -> None:
-    for name in sorted(trained.keys() ^ saved.pieces.keys()):
-        raise ValueError(f"it was written for other weights than {name}")
+    if other := sorted(trained.keys() ^ saved.pieces.keys()):
+        raise ValueError(f"it was written for other weights than {other[0]}")
     for name, parameter in trained.items():
         size = getattr(parameter, "ds_numel", parameter.numel())  # a stage-3 parameter is empty
         found = sum(piece.length for piece in saved.pieces[name])
