@@ -205,7 +205,7 @@ def _restore_range(
     adam: torch.optim.Optimizer,
     vectors: Sequence[torch.Tensor],
 ) -> None:
-    mapping = parameter._hp_mapping  # type: ignore[attr-defined]
+    mapping = parameter._hp_mapping
     if mapping is None:  # all of it belongs to other ranks
         return
     vector = vectors[mapping.param_group_index]
@@ -223,7 +223,7 @@ def _restore_share(
 ) -> None:
     from deepspeed.utils import safe_set_local_fp32_param, safe_set_local_optimizer_state
 
-    share: torch.Tensor = parameter.ds_tensor  # type: ignore[attr-defined]
+    share: torch.Tensor = parameter.ds_tensor
     start = min(torch.distributed.get_rank() * share.numel(), value.numel())
     ours = value[start : start + share.numel()]
     padded = torch.nn.functional.pad(ours, (0, share.numel() - ours.numel()))
