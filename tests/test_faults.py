@@ -192,7 +192,7 @@ def test_a_learner_that_hangs_is_started_again(start: Start, undisturbed: dict[s
 @pytest.mark.chaos
 def test_a_collective_that_never_ends(start: Start) -> None:
     """One of two ranks hangs, so the other one waits for it in a reduction."""
-    command = start("watchdog.progress_s=60", "learner.ranks=2", "learner.zero_stage=3")
+    command = start("watchdog.progress_s=120", "learner.ranks=2", "learner.zero_stage=3")
     command.wait_for_step(7)
     os.kill(actor(command, "LearnerWorker", index=1).pid, signal.SIGSTOP)
     assert command.wait() == 0, command.output
