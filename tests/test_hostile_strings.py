@@ -1,0 +1,93 @@
+"""Hostile texts through the grader and the served economics environment.
+
+Nothing in them is evaluated, every one of them gets an answer, and no process grows. The gate sends
+300 texts; `make chaos` sends 10,000 and prints texts per second and memory.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from economics_server import Server, arithmetic, reset, session, step
+from hostile import CANARY, hostile_strings
+
+from actors.grading import GradingActor
+from rlsys.config import GradingConfig
+from rlsys.types import GradingRequest, Verdict
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
+
+COUNTS = [300, pytest.param(10_000, marks=pytest.mark.chaos)]
+GROWTH_MIB = 96
+"""How much a process may grow after its first 10 % of the texts."""
+
+
+def rss_mib(pid: int | None) -> float:
+    return float(psutil.Process(pid).memory_info().rss) / 2**20
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_grader(tmp_path: Path, count: int) -> None:
+    actor = GradingActor(GradingConfig(timeout_s=1.0, actors=1))
+    assert actor.grade([right()]) == [Verdict.RIGHT]
+    verdicts: list[Verdict] = []
+    sizes: list[float] = []
+    began = time.monotonic()
+    for i, text in enumerate(hostile_strings(count, 1, str(tmp_path))):
+        # Half of them arrive boxed as a model would write them, half as they are.
+        response = f"so \\boxed{{{text}}}" if i % 2 else text
+        verdicts += actor.grade([GradingRequest(response=response, gold="1/7")])
+        if i % max(1, count // 10) == 0:
+            sizes.append(rss_mib(actor._process.pid))
+    seconds = time.monotonic() - began
+    print(f"{count} texts, {count / seconds:.0f} per s, MiB {[round(s) for s in sizes]}")
+    print(actor.counts())
+    assert len(verdicts) == count
+    assert Verdict.RIGHT not in verdicts
+    assert actor.grade([right()]) == [Verdict.RIGHT]
+    assert not (tmp_path / CANARY).exists()
+    assert max(sizes[1:]) - sizes[1] < GROWTH_MIB, sizes
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_served_environment(tmp_path: Path, count: int) -> None:
+    log = (tmp_path / "log").open("w")
+    server = Server(log=log)
+    try:
+        with session(server.url) as ask:
+            sizes: list[float] = []
+            answered = 0
+            began = time.monotonic()
+            reset(ask, seed=0, total_budget=10**8)
+            for i, text in enumerate(hostile_strings(count, 2, str(tmp_path))):
+                # As an answer, and every tenth one as a frame of its own.
+                answer = (
+                    ask(text.encode(errors="replace").decode())
+                    if i % 10 == 9
+                    else step(ask, f"\\boxed{{{text}}}")
+                )
+                answered += answer["type"] in ("observation", "error")
+                if answer["type"] == "observation" and answer["data"]["done"]:
+                    reset(ask, seed=i, total_budget=10**8)
+                if i % max(1, count // 10) == 0:
+                    sizes.append(server.memory_mib())
+            seconds = time.monotonic() - began
+            print(f"{count} texts, {count / seconds:.0f} per s, MiB {[round(s) for s in sizes]}")
+            assert answered == count
+            # The same session still grades.
+            question = reset(ask, seed=3, total_budget=10**8)["data"]["observation"]["question"]
+            honest = step(ask, f"\\boxed{{{arithmetic(question)}}}")
+            assert honest["data"]["observation"]["accuracy_so_far"] == 1.0
+        assert not (tmp_path / CANARY).exists()
+        assert max(sizes[1:]) - sizes[1] < GROWTH_MIB, sizes
+    finally:
+        server.stop()
+        log.close()
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def right() -> GradingRequest:
+    return GradingRequest(response="\\boxed{\\frac{2}{14}}", gold="1/7")
