@@ -142,11 +142,11 @@ class WeightSync:
         """
         async with self._busy:
             sink = self.sink.alone(engine)
+            self._grouped = frozenset()  # the engine may be on another node than before
             if self.collective:
                 # A group cannot be entered later, so all engines form a new one, and all of them
                 # receive the weights that most of them have.
                 self.sink.join(engine)
-                self._grouped = frozenset()
                 sink = self.sink
             await self._bring(self._version, sink)
             if engine not in sink.members:
