@@ -64,11 +64,13 @@ def join(
         TORCHELASTIC_USE_AGENT_STORE="True",  # torch then starts no store of its own
         DS_ACCELERATOR=spec.device_type,
     )
-    if spec.config.ranks > 1:
+    if spec.rank == 0:
+        address = master_address
+    else:
         import ray
 
         address = ray.util.get_node_ip_address()
-        os.environ.update(interface_variables(address, interfaces()))
+    os.environ.update(interface_variables(address, interfaces()))
     if spec.device_type == "cuda":
         torch.cuda.set_device(0)
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
