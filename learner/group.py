@@ -102,12 +102,14 @@ class LearnerGroup:
         await group.setup()
         return group
 
-    async def restart(self) -> None:
+    async def restart(self, options: Sequence[Mapping[str, object]]) -> None:
         """End all ranks, start new ones and load the policy of the start of the run.
 
         All of them, because a rank that lost another one may wait for it in a collective for ever.
+        `options` are Ray actor options of every rank, as in the constructor.
         """
         self._kill()
+        self._options = options
         self._ranks = self._new_ranks()
         await self.setup()
 
