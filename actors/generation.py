@@ -82,7 +82,7 @@ class GenerationActor:
         self._cache_block = int(self._engine.vllm_config.cache_config.block_size)
         await self._call_workers(WeightReceiver.rlsys_die_with_parent)
         # Of every tensor-parallel rank, and all of them can or none.
-        if all(await self._rpc(WeightReceiver.rlsys_keep_logprobs.__name__)):
+        if all(await self._rpc(self._engine, WeightReceiver.rlsys_keep_logprobs.__name__)):
             self._logprobs = LogprobFetcher(self._take_logprobs)
         if serve:
             self._serve()
@@ -168,8 +168,8 @@ class GenerationActor:
         ]
 
     async def _take_logprobs(self, spans: Sequence[Span]) -> bytes:
-        with self._timed():
-            parts = await self._rpc("rlsys_take_logprobs", [tuple(span) for span in spans])
+        with self._timed() as engine:
+            parts = await self._rpc(engine, "rlsys_take_logprobs", [tuple(span) for span in spans])
         # Every tensor-parallel rank samples the same tokens.
         return cast(bytes, parts[0])
 
@@ -190,8 +190,8 @@ class GenerationActor:
     async def join_nccl(self, host: str, port: int, first_rank: int, world_size: int) -> None:
         """Bring the engine's workers into the learner's group, from rank `first_rank` on."""
         # Not counted as silence: it waits for all members of the group.
-        with self._named_death():
-            await self._rpc("rlsys_join_nccl", host, port, first_rank, world_size)
+        with self._named_death() as engine:
+            await self._rpc(engine, "rlsys_join_nccl", host, port, first_rank, world_size)
 
     async def begin_update(self) -> None:
         """Stop serving, freeze requests in flight, drop every cached prefix, open the reload.
@@ -228,8 +228,8 @@ class GenerationActor:
     async def receive_nccl(self, buckets: Sequence[Bucket]) -> None:
         """Load buckets from the learner's broadcasts."""
         # Not counted as silence: the broadcasts wait for the learner.
-        with self._named_death():
-            await self._rpc("rlsys_receive_nccl", buckets)
+        with self._named_death() as engine:
+            await self._rpc(engine, "rlsys_receive_nccl", buckets)
 
     async def finish_update(self, version: int) -> None:
         """Make the received weights live as `version` and let frozen requests go on.
@@ -296,15 +296,16 @@ class GenerationActor:
         **kwargs: P.kwargs,
     ) -> None:
         """Call a WeightReceiver method in every worker; vLLM takes it by its name."""
-        with self._timed():
-            await self._rpc(method.__name__, *args, **kwargs)
+        with self._timed() as engine:
+            await self._rpc(engine, method.__name__, *args, **kwargs)
 
-    async def _rpc(self, method: str, *args: object, **kwargs: object) -> list[object]:
+    async def _rpc(
+        self, engine: AsyncLLM, method: str, *args: object, **kwargs: object
+    ) -> list[object]:
         """Call a method in every worker; raises EngineDied soon after vLLM's process died.
 
         vLLM itself never answers a call that was under way then.
         """
-        engine = self._engine
         call = asyncio.ensure_future(engine.collective_rpc(method, args=args, kwargs=kwargs))
         try:
             while not (await asyncio.wait({call}, timeout=DEATH_CHECK_S))[0]:
