@@ -1,6 +1,7 @@
 # make demo     set up, then train the tiny reasoner with BRPO on this machine (no GPU needed)
 # make test     set up, then lint, type-check and test
 # make chaos    set up, then kill, stop and signal processes and nodes of whole runs (60 minutes)
+# make test-cluster  set up, then train on three Ray nodes in network namespaces (Linux, root)
 # make mutants  set up, then check that the tests notice the mistakes of tests/mutants.toml
 # make setup    the environment alone: .venv with the locked CPU stack
 # make docs     the manual as a website in site/, built in an environment of its own: .venv-docs
@@ -12,7 +13,7 @@ READY := $(VENV)/.ready
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 
-.PHONY: demo test chaos mutants setup lint format docs clean
+.PHONY: demo test test-cluster chaos mutants setup lint format docs clean
 
 demo: setup
 	$(BIN)/rlsys train configs/demo.yaml
@@ -24,6 +25,9 @@ test: setup lint
 chaos: setup
 	$(BIN)/python -m pytest --chaos tests/test_faults.py tests/test_chaos.py tests/test_nodes.py \
 	    tests/test_signal_moments.py tests/test_hostile_strings.py
+
+test-cluster: setup
+	$(BIN)/python -m pytest --cluster tests/cluster
 
 mutants: setup
 	$(BIN)/python tests/mutants.py

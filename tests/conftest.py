@@ -25,11 +25,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--chaos", action="store_true", help="run the faults that the gate leaves out (make chaos)"
     )
+    parser.addoption(
+        "--cluster", action="store_true", help="run the faults of nodes too (make test-cluster)"
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("chaos") and not item.config.getoption("--chaos"):
         pytest.skip("one of the longer faults: make chaos")
+    if item.get_closest_marker("cluster") and not item.config.getoption("--cluster"):
+        pytest.skip("a fault of whole nodes: make test-cluster")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

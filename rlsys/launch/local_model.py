@@ -10,7 +10,8 @@ from typing import Self
 from actors.pools import GenerationPool
 from rlsys.config import GenerationConfig, LocalModelConfig
 from rlsys.launch.engines import frozen_engines
-from rlsys.launch.resources import Bundle, check_local_gpus, numbered_bundles
+from rlsys.launch.resources import check_local_gpus, numbered_bundles
+from rlsys.launch.room import Bundle
 from rlsys.launch.session import ray_session
 from rlsys.types import Completion, GenerationRequest
 

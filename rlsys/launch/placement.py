@@ -20,15 +20,13 @@ from actors.vllm_settings import engine_environment
 from rlsys.config import EnginesConfig, LearnerConfig, NodesConfig, RunConfig, SftConfig
 from rlsys.errors import ResourceError
 from rlsys.launch.resources import (
-    Bundle,
-    Room,
     engine_bundle,
     placed_bundles,
     reflection_bundle,
     service_bundles,
     shares_cards,
-    unplaced,
 )
+from rlsys.launch.room import Bundle, Room, unplaced
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
@@ -94,7 +92,7 @@ def registered_nodes() -> list[NodeState]:
             id=node["NodeID"],
             name=f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})",
             address=node["NodeManagerAddress"],
-            labels=node["Labels"],
+            labels=node["Labels"] | {NODE_ID: node["NodeID"]},
             total=node["Resources"],
             free=free.get(node["NodeID"], {}),
         )
@@ -169,18 +167,15 @@ class _Waiting:
         while not await asyncio.to_thread(group.wait, POLL_S):
             self._moved()
             now = time.monotonic()
-            if now >= self._end:
-                line = _missing(wanted, registered_nodes())
+            left, line = self._end - now, _missing(wanted, registered_nodes())
+            if now - told >= TELL_S:
+                told = now
+                self._tell(f"waiting for resources: {line} ({max(left, 0):.0f} s left)")
+            if left <= 0:
                 remove_placement_group(group)
                 raise ResourceError(
                     f"after cluster.wait_s {self._wait_s:g} s the cluster has no room for the run: "
                     f"{line}; add nodes, free resources, or reduce the needs in the configuration"
-                )
-            if now - told >= TELL_S:
-                told = now
-                self._tell(
-                    f"waiting for resources: {_missing(wanted, registered_nodes())} "
-                    f"({self._end - now:.0f} s of cluster.wait_s left)"
                 )
         return [_Slot(bundle, group, place) for place, bundle in enumerate(wanted)]
 

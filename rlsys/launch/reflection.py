@@ -26,7 +26,8 @@ from rlsys.config.reflection import (
 from rlsys.errors import EngineError
 from rlsys.launch.engines import frozen_engines
 from rlsys.launch.preflight import check_local_gpus
-from rlsys.launch.resources import SERVICE_CPUS, Bundle, numbered_bundles
+from rlsys.launch.resources import SERVICE_CPUS, numbered_bundles
+from rlsys.launch.room import Bundle
 from rlsys.launch.session import ray_session, run
 from rlsys.reflection.detector import ReflectionDetector
 from rlsys.reflection.labelling.chat import EndpointChat, EngineChat

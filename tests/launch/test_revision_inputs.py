@@ -10,13 +10,13 @@ from rlsys.config import RunConfig
 from rlsys.errors import ConfigError, ModelError, RlsysError
 from rlsys.launch.inputs import check_inputs
 from rlsys.launch.resources import (
-    Bundle,
     check_shares,
     engine_bundle,
     placed_bundles,
     reflection_bundle,
     reflection_shares_policy_card,
 )
+from rlsys.launch.room import Bundle
 
 
 def config(

@@ -15,6 +15,7 @@ these processes when this one ends, so nothing is left behind even after kill -9
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
 import signal
@@ -22,18 +23,20 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
 BIN: Final = Path(sys.executable).parent
 START_SECONDS: Final = 120.0
 GCS_PORT: Final = 6379
 DASHBOARD_PORT: Final = 8265
+TOKEN: Final = "of-a-test"
 PR_SET_PDEATHSIG: Final = 1
 
 START: Final = """
@@ -99,34 +102,66 @@ class Node:
         _call(*_enter(self._switch, "--net"), "ip", "link", "set", self.name, state)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCluster:
     """A running cluster; the first node is the head."""
 
-    nodes: dict[str, Node]
-    folder: Path
-    head_address: str
+    def __init__(self, folder: Path) -> None:
+        """Start the bridge alone; `folder` is for logs of the nodes."""
+        self.nodes: dict[str, Node] = {}
+        self.folder = folder
+        self._subnet = f"10.77.{os.getpid() % 256}"
+        self._switch = _start("unshare", "--net", "--fork", "--kill-child", "sleep", "infinity")
+        _only_child(self._switch.pid)  # from here on it has a network of its own
+        self._processes = [self._switch]
+        _make_switch(self._switch.pid, f"{self._subnet}.254")
+
+    @property
+    def head_address(self) -> str:
+        """Address of the head node."""
+        return f"{self._subnet}.1"
+
+    def add(self, spec: NodeSpec) -> None:
+        """Start a node and connect it; it registers itself some seconds later."""
+        address = f"{self._subnet}.{len(self.nodes) + 1}"
+        head = None if not self.nodes else self.head_address
+        process = _start_node(spec, self.folder / spec.name, address, head)
+        self._processes.append(process)
+        switch = self._switch.pid
+        self.nodes[spec.name] = Node(spec, process, switch)
+        _plug(spec.name, address, process.pid, switch, f"{self._subnet}.254")
+
+    def close(self) -> None:
+        """End every process."""
+        for process in reversed(self._processes):
+            process.kill()
+            process.wait()
 
     @property
     def dashboard(self) -> str:
         """Where jobs are submitted."""
         return f"http://{self.head_address}:{DASHBOARD_PORT}"
 
-    def submit(self, *words: object, job: str | None = None) -> str:
+    def submit(self, *words: object) -> str:
         """Submit `words` as a job from outside the cluster; return its submission id."""
-        job = job or f"job-{uuid.uuid4().hex[:8]}"
-        self._job("submit", "--submission-id", job, "--no-wait", "--", *map(str, words))
+        job = f"job-{uuid.uuid4().hex[:8]}"
+        command = [str(BIN / "ray"), "job", "submit", "--address", self.dashboard, "--no-wait"]
+        done = subprocess.run(
+            [*command, "--submission-id", job, "--", *map(str, words)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=_environment(),
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
         return job
 
     def status(self, job: str) -> str:
         """Return PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED."""
-        shown = self._job("status", job)
-        states = ("SUCCEEDED", "FAILED", "STOPPED", "RUNNING", "PENDING")
-        return next((state for state in states if state in shown or state.lower() in shown), shown)
+        return str(self._ask(f"/api/jobs/{job}")["status"])
 
     def logs(self, job: str) -> str:
-        """Return what the job has printed."""
-        return self._job("logs", job)
+        """Return what the job has printed, in one line: terminals break lines anywhere."""
+        return " ".join(self._ask(f"/api/jobs/{job}/logs")["logs"].split())
 
     def wait(self, job: str, seconds: float) -> str:
         """Return the final status of a job; one that runs longer fails the test."""
@@ -137,17 +172,11 @@ class NodeCluster:
             time.sleep(1)
         return status
 
-    def _job(self, command: str, *words: str) -> str:
-        done = subprocess.run(
-            [str(BIN / "ray"), "job", command, "--address", self.dashboard, *words],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=_environment(),
-        )
-        if done.returncode and command == "submit":
-            raise AssertionError(done.stdout + done.stderr)
-        return done.stdout
+    def _ask(self, path: str) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        request = urllib.request.Request(self.dashboard + path, headers=headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return dict(json.load(answer))
 
 
 def why_not() -> str | None:
@@ -171,44 +200,32 @@ def why_not() -> str | None:
 @contextmanager
 def node_cluster(specs: Sequence[NodeSpec], folder: Path) -> Iterator[NodeCluster]:
     """Start a cluster; end all of it when the block ends."""
-    subnet = f"10.77.{os.getpid() % 256}"
-    addresses = {spec.name: f"{subnet}.{i}" for i, spec in enumerate(specs, 1)}
-    switch = _start("unshare", "--net", "sleep", "infinity")
-    processes = [switch]
-    nodes: dict[str, Node] = {}
+    cluster = NodeCluster(folder)
     try:
-        _make_switch(switch.pid, f"{subnet}.254")
-        (folder / "hosts").parent.mkdir(parents=True, exist_ok=True)
-        head, *others = specs
-        for spec in (head, *others):
-            process = _start_node(spec, folder / spec.name, addresses, is_head=spec is head)
-            processes.append(process)
-            nodes[spec.name] = Node(spec, process, switch.pid)
-            _plug(spec.name, addresses[spec.name], process.pid, switch.pid, f"{subnet}.254")
-        cluster = NodeCluster(nodes=nodes, folder=folder, head_address=addresses[head.name])
+        for spec in specs:
+            cluster.add(spec)
         _wait_until_complete(cluster, len(specs))
         yield cluster
     finally:
-        for process in reversed(processes):
-            process.kill()
-            process.wait()
+        cluster.close()
 
 
 def _start_node(
-    spec: NodeSpec, folder: Path, addresses: Mapping[str, str], *, is_head: bool
+    spec: NodeSpec, folder: Path, address: str, head: str | None
 ) -> subprocess.Popen[bytes]:
-    """Start the first process of a node; it waits for its link and then starts Ray."""
+    """Start the first process of a node; it waits for its link and then starts Ray.
+
+    `head` is the address of the head node, None if this is to be the head.
+    """
     (folder / "ray").mkdir(parents=True)
     Path("/tmp/ray").mkdir(exist_ok=True)
-    lines = [f"{address} {name}" for name, address in addresses.items()]
-    (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
-    head = next(iter(addresses.values()))
-    words = [f"--node-ip-address={addresses[spec.name]}", f"--num-cpus={spec.cpus}"]
+    (folder / "hosts").write_text(f"127.0.0.1 localhost\n{address} {spec.name}\n")
+    words = [f"--node-ip-address={address}", f"--num-cpus={spec.cpus}"]
     words += ["--object-store-memory=200000000", "--disable-usage-stats"]
     if spec.labels:
         labels = ",".join(f"{key}={value}" for key, value in spec.labels.items())
         words.append(f"--labels={labels}")
-    if is_head:
+    if head is None:
         words += ["--head", f"--port={GCS_PORT}", "--dashboard-host=0.0.0.0"]
         words.append(f"--dashboard-port={DASHBOARD_PORT}")
     else:
@@ -216,7 +233,7 @@ def _start_node(
     script = START.format(name=spec.name, folder=folder, ray=BIN / "ray", words=" ".join(words))
     spaces = ("--net", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc")
     process = _start("unshare", *spaces, "bash", "-c", script)
-    _only_child(process.pid)  # from here on the namespaces exist
+    _only_child(process.pid)  # from here on it has namespaces of its own
     return process
 
 
@@ -279,8 +296,12 @@ def _environment() -> dict[str, str]:
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": path,
         "TMPDIR": "/tmp",
+        # A node that does not answer is dead after some seconds, not after half a minute.
+        "RAY_health_check_period_ms": "1000",
+        "RAY_health_check_timeout_ms": "3000",
+        "RAY_health_check_failure_threshold": "3",
         "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": "of-a-test",
+        "RAY_AUTH_TOKEN": TOKEN,
     }
 
 
