@@ -161,9 +161,9 @@ def test_a_run_goes_through_jobs_that_are_stopped_and_killed(
     # The same run as a job of rlsys: it resumes; a second submission does not start a second job.
     followed = submit()
     followed.wait_for_step(stopped_at + 1)
-    ended(submit("--no-follow"), 0, "of this run is running already")
-    ended(submit("--no-follow", "steps=500"), 2, "running with other settings")
-    detached = submit()
+    same, other, detached = submit("--no-follow"), submit("--no-follow", "steps=500"), submit()
+    ended(same, 0, "of this run is running already")
+    ended(other, 2, "running with other settings")
     detached.wait_for(f"resuming after step {stopped_at} of 400")
     detached.signal(signal.SIGINT)
     ended(detached, 130, "detached; job rlsys-tiny-")
