@@ -122,12 +122,12 @@ def config_file(tmp_path: Path) -> Path:
 
 
 def ray_job(address: str, *words: str) -> str:
-    command = [BIN / "ray", "job", words[0], "--address", address, *words[1:]]
+    command = [str(BIN / "ray"), "job", words[0], "--address", address, *words[1:]]
     # Ray's client prefers RAY_ADDRESS, which is `local` in tests, to --address.
     env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    return subprocess.run(
-        command, env=env, check=True, capture_output=True, text=True, timeout=300
-    ).stdout
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def ended(command: Command, code: int, *texts: str) -> None:
@@ -161,10 +161,9 @@ def test_a_run_goes_through_jobs_that_are_stopped_and_killed(
     # The same run as a job of rlsys: it resumes; a second submission does not start a second job.
     followed = submit()
     followed.wait_for_step(stopped_at + 1)
-    ended(submit("--no-follow"), 0, "of this run is running already")
-    ended(submit("--no-follow", "seed=5"), 2, "seed is 5")
-    ended(submit("--no-follow", "steps=500"), 2, "running with other settings")
-    detached = submit()
+    same, other, detached = submit("--no-follow"), submit("--no-follow", "steps=500"), submit()
+    ended(same, 0, "of this run is running already")
+    ended(other, 2, "running with other settings")
     detached.wait_for(f"resuming after step {stopped_at} of 400")
     detached.signal(signal.SIGINT)
     ended(detached, 130, "detached; job rlsys-tiny-")

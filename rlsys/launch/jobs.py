@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import time
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 SETTINGS: Final = "rlsys_settings"
 """Key of a job's metadata: the hash of its package."""
 ADDRESS_VARIABLES: Final = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+NOISY_LOGGERS: Final = ("ray.dashboard.modules.job.sdk", "ray.dashboard.modules.dashboard_sdk")
+"""They print a line for every connection into the log that is followed."""
 POLL_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 300.0
 """How long the dashboard may be unreachable before following ends with an error."""
@@ -75,6 +78,8 @@ def connect(address: str | None) -> JobSubmissionClient:
         # Ray's client prefers these variables to its argument.
         for name in ADDRESS_VARIABLES:
             os.environ.pop(name, None)
+    for name in NOISY_LOGGERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
     asked = address or next(filter(None, map(os.environ.get, ADDRESS_VARIABLES)), None)
     try:
         # The variable is that of the `ray job` commands: headers for a proxy, as JSON.

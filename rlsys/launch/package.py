@@ -103,18 +103,19 @@ def _files(config: RunConfig, root: Path) -> dict[str, Path]:
 
 
 def _modules(root: Path) -> set[Path]:
-    """Modules and packages below `root` that loading the configuration has imported.
+    """Modules and packages in `root` that loading the configuration has imported.
 
     These are the user's environments and algorithms, which the configuration names by import path.
     """
     found = set()
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if not file or not Path(file).is_relative_to(root):
-            continue
-        top = Path(file).relative_to(root).parts[0]
-        if top not in OWN and not _ignored(Path(file).relative_to(root)):
-            found.add(root / top)
+    for name, module in list(sys.modules.items()):
+        file = Path(getattr(module, "__file__", None) or "built in")
+        # A library can lie below `root` as well, but then it was not imported from `root` itself.
+        place = root.joinpath(*name.split("."))
+        if file.with_suffix("") in (place, place / "__init__"):
+            top = file.relative_to(root).parts[0]
+            if name.split(".")[0] not in OWN:
+                found.add(root / top)
     return found
 
 
