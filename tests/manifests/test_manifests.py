@@ -82,9 +82,9 @@ def strict(schema: Any) -> Any:
         return schema
     closed = {key: strict(value) for key, value in schema.items()}
     open_ended = schema.get("x-kubernetes-preserve-unknown-fields")
-    if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
-        if not open_ended and "additionalProperties" not in schema:
-            closed["additionalProperties"] = False
+    with_fields = isinstance(schema.get("properties"), dict) and schema.get("type") == "object"
+    if with_fields and not open_ended and "additionalProperties" not in schema:
+        closed["additionalProperties"] = False
     return closed
 
 
@@ -132,7 +132,7 @@ def test_every_file_is_used() -> None:
         used |= {place, *((place.parent / name).resolve() for name in names)}
         assert str(place.parent.relative_to(FOLDER)) in RENDERED
     queues = {FOLDER / "overlays" / name / "queue.yaml" for name in ("kueue", "volcano")}
-    assert {p for p in FOLDER.rglob("*.yaml")} == {p for p in used if p.is_file()} | queues
+    assert set(FOLDER.rglob("*.yaml")) == {p for p in used if p.is_file()} | queues
     for queue in queues:
         assert {m["kind"] for m in yaml.safe_load_all(queue.read_text())} <= NO_SCHEMA
 
