@@ -1,4 +1,4 @@
-"""The SLURM script with a real Ray of two nodes on this machine; srun, scontrol, rlsys are fakes."""
+"""The SLURM script starts a real Ray of two nodes; srun, scontrol and rlsys are fakes."""
 
 import os
 import signal
@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,11 @@ def job(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        # A first, gentle signal: `ray start` then ends the processes that it has detached.
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, sign)
+                time.sleep(5)
         process.wait()
 
 
