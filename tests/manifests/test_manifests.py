@@ -245,3 +245,21 @@ def test_the_dockerfiles_copy_what_exists() -> None:
         for line in re.findall(r"^COPY (.*)$", file.read_text(), re.MULTILINE):
             *sources, _ = line.split()
             assert all((ROOT / source).exists() for source in sources), line
+
+
+def test_commands_of_skypilot_and_of_the_guide_fit() -> None:
+    sky = yaml.safe_load((ROOT / "cluster" / "skypilot" / "train.yaml").read_text())
+    guide = (ROOT / "docs" / "clusters.md").read_text()
+    text = (sky["run"] + guide).replace("\\\n", " ")
+    text = text.replace('"$CONFIG"', sky["envs"]["CONFIG"]).replace(
+        '"$HOME/runs/demo"', "runs/demo"
+    )
+    commands = re.findall(r"(?:rlsys train|rlsys submit|train\.sbatch) (configs/\S+)(.*)", text)
+    gpus = []
+    for name, rest in commands:
+        words = [word for word in rest.split("#")[0].split() if "=" in word]
+        config = load_config(ROOT / name, words)
+        gpus.append(sum(bundle.gpus for bundle in placed_bundles(config)))
+    # SkyPilot's H100:8, one machine, one GPU of the cluster, the dry run, two nodes of SLURM.
+    assert sky["resources"]["accelerators"] == "H100:8"
+    assert gpus == [8, 8, 1, 0, 16]
