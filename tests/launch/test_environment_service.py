@@ -16,11 +16,12 @@ from rlsys.launch.environment_service import application
 
 
 def test_settings_are_checked() -> None:
-    for settings, words in (
+    cases: list[tuple[dict[str, object], str]] = [
         ({"port": 8001}, "port 8001 has no effect"),
         ({"max_session": 3}, "max_session"),
         ({"environment.mode": "hrad"}, "hrad"),
-    ):
+    ]
+    for settings, words in cases:
         with pytest.raises(ConfigError, match=words):
             application(settings)
 

@@ -74,7 +74,8 @@ def crd_schema(kind: str) -> Tree:
     schema: Tree = version["schema"]["openAPIV3Schema"]
     # The CRD leaves metadata to the API server; the generated one here is a plain object.
     schema["properties"]["metadata"] = {"type": "object"}
-    return strict(schema)
+    closed: Tree = strict(schema)
+    return closed
 
 
 def strict(schema: Any) -> Any:
