@@ -27,7 +27,7 @@ def broken_rules(manifest: Tree) -> list[str]:
 
     Kinds other than RayCluster, RayJob and RayService have no rules here.
     """
-    spec = manifest["spec"] if "spec" in manifest else {}
+    spec = manifest.get("spec", {})
     labels = manifest.get("metadata", {}).get("labels", {})
     match manifest.get("kind"):
         case "RayCluster":
@@ -147,7 +147,7 @@ def _pod(group: Tree) -> Tree:
 
 
 def _older(spec: Tree, version: tuple[int, int]) -> bool:
-    major, minor = (str(spec.get("rayVersion", "0.0")).split(".") + ["0"])[:2]
+    major, minor, *_ = str(spec.get("rayVersion", "0.0")).split(".")
     return (int(major), int(minor)) < version
 
 

@@ -180,8 +180,10 @@ def check_build_locks() -> Finding:
 
 def check_gpus() -> Finding:
     """List the GPUs. No GPU is fine too: the same processes run on the CPU."""
-    import torch
-
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return Finding("GPUs", Status.WARN, "not known without torch", "install torch first")
     cards = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     if cards:
         seen = ", ".join(f"{card.name} {card.total_memory / GIB:.0f} GiB" for card in cards)

@@ -1,4 +1,4 @@
-"""The preStop hook with real processes: it ends a driver with a signal and waits for a run's end."""
+"""The preStop hook with real processes: it signals a driver and waits for a run's end."""
 
 import os
 import subprocess
