@@ -185,8 +185,8 @@ def _check(
     if not model.exists():
         # In a process of its own, so that this one has no CUDA context.
         maker = ROOT / "benchmarks" / "speed_model.py"
-        words = [sys.executable, maker, model, asked.tokenizer, "--shape", run.shape]
-        subprocess.run(list(map(str, words)), check=True, env=_environment())
+        making = [sys.executable, maker, model, asked.tokenizer, "--shape", run.shape]
+        subprocess.run(list(map(str, making)), check=True, env=_environment())
     words = [
         f"run_dir={scratch / name}",
         f"model.path={model}",

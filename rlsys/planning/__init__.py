@@ -4,8 +4,11 @@ shape      parameters, FLOPs and cache bytes of a model, from its config.json
 cards      memory and speed of GPUs
 workload   tokens of an episode and of a training step, rows of the learner
 memory     bytes on a card, part by part
+layout     which process runs on which card
+places     the memory of every card
 time       seconds of a training step, part by part, and what bounds each
-plan       all of it for one configuration, and the nearest settings that fit
+plan       all of it for one configuration
+remedies   the nearest settings that fit
 report     the plan as tables
 
 Nothing here starts Ray, vLLM or DeepSpeed, or needs a GPU.

@@ -32,6 +32,14 @@ class Card:
         """Total memory in bytes."""
         return int(self.memory_gib * GIB)
 
+    def operations(self, itemsize: int) -> float:
+        """Operations per second at most on numbers of `itemsize` bytes.
+
+        float32 runs without tensor cores: 67 instead of 989 TFLOP/s on an H100, 19.5 instead of 312
+        on an A100.
+        """
+        return self.flops if itemsize == 2 else self.flops / 15
+
 
 CARDS: Final = {
     card.name: card

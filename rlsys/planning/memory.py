@@ -64,6 +64,8 @@ class LearnerNeeds:
     predicted: int
     """Trained tokens of one micro-batch, which are those that need logits."""
     checkpointing: bool
+    compiled: bool
+    """True if every layer is compiled."""
     logits_chunk: int
     reference: bool
     """True if a frozen copy of the starting policy is loaded as well."""
@@ -166,13 +168,13 @@ def _bucket_bytes(needs: LearnerNeeds) -> int:
 def _update_bytes(needs: LearnerNeeds) -> int:
     """Workspace of torch's AdamW on the rank's share: the root of the second moment.
 
-    torch.optim.AdamW takes its `foreach` path on GPUs and on the one flat tensor of a share. The
-    ZeRO optimizers of stage 2 copy the share's gradients into one flat tensor before.
+    torch.optim.AdamW takes its `foreach` path on GPUs, on the one flat tensor of a share. Before,
+    stage 3, and stages 1 and 2 in float32, copy the share's gradients into a flat tensor.
     """
     stage = effective_stage(needs.zero_stage, needs.itemsize)
     share = -(-needs.trained // (needs.ranks if stage else 1))
-    flat = stage > 1 or (stage == 1 and needs.itemsize == 4)
-    return 4 * share * (2 if flat else 1)
+    copied = stage == 3 or (stage > 0 and needs.itemsize == 4)
+    return 4 * share * (2 if copied else 1)
 
 
 def activation_bytes(needs: LearnerNeeds) -> int:
@@ -182,7 +184,7 @@ def activation_bytes(needs: LearnerNeeds) -> int:
     every layer.
     """
     shape, size = needs.shape, needs.itemsize
-    layer = size * shape.hidden if needs.checkpointing else layer_bytes(shape, size)
+    layer = size * shape.hidden if needs.checkpointing else _layer_bytes(needs)
     rotary = 2 * size * shape.head_dim  # cosines and sines, which all layers share
     return needs.rows.pass_slots * (rotary + shape.layers * layer)
 
@@ -192,8 +194,13 @@ def recomputed_bytes(needs: LearnerNeeds) -> int:
     its MLP, which are there at the same time.
     """
     shape, size = needs.shape, needs.itemsize
-    layer = layer_bytes(shape, size) + 3 * size * shape.intermediate
+    layer = _layer_bytes(needs) + 3 * size * shape.intermediate
     return needs.rows.pass_slots * layer * needs.checkpointing
+
+
+def _layer_bytes(needs: LearnerNeeds) -> int:
+    count = compiled_layer_bytes if needs.compiled else layer_bytes
+    return count(needs.shape, needs.itemsize)
 
 
 def layer_bytes(shape: ModelShape, itemsize: int) -> int:
@@ -204,14 +211,29 @@ def layer_bytes(shape: ModelShape, itemsize: int) -> int:
     saves gate, activated gate, up and their product.
     """
     norms = 2 * (_norm_bytes(shape.hidden, itemsize) + itemsize * shape.hidden)
-    groups = shape.heads // shape.kv_heads
-    # transformers copies keys and values for every query head unless the heads are a power of two.
-    repeated = groups > 1 and shape.heads & (shape.heads - 1) != 0
-    key_value = 2 * itemsize * (shape.query_size if repeated else shape.kv_size)
-    attention = 2 * itemsize * shape.query_size + key_value + 4 * shape.heads
     normed_heads = (shape.heads + shape.kv_heads) * shape.qk_norm
     qk_norm = normed_heads * _norm_bytes(shape.head_dim, itemsize)
-    return norms + attention + qk_norm + 4 * itemsize * shape.intermediate
+    mlp = 4 * itemsize * shape.intermediate
+    return norms + _attention_bytes(shape, itemsize) + qk_norm + mlp
+
+
+def compiled_layer_bytes(shape: ModelShape, itemsize: int) -> int:
+    """The same for a layer under torch.compile, which computes cheap steps again.
+
+    It saves the inputs of matrix products (outputs of both norms, product of the MLP), and what the
+    other steps follow from: input of the layer, sum after attention, gate and up. So it saves 8 GiB
+    of 61 in benchmarks/results/learner_speed_H200.jsonl.
+    """
+    norms = 4 * itemsize * shape.hidden + 8
+    normed_heads = (shape.heads + shape.kv_heads) * shape.qk_norm
+    qk_norm = normed_heads * (itemsize * shape.head_dim + 4)
+    mlp = 3 * itemsize * shape.intermediate
+    return norms + _attention_bytes(shape, itemsize) + qk_norm + mlp
+
+
+def _attention_bytes(shape: ModelShape, itemsize: int) -> int:
+    """Bytes per token that FlexAttention saves: inputs, output, a float32 number per head."""
+    return itemsize * 2 * (shape.query_size + shape.kv_size) + 4 * shape.heads
 
 
 def _norm_bytes(width: int, itemsize: int) -> int:
@@ -222,17 +244,18 @@ def _norm_bytes(width: int, itemsize: int) -> int:
 def head_bytes(needs: LearnerNeeds) -> int:
     """Bytes at the peak of the log-prob head's backward pass (learner.logprobs).
 
-    The last norm, hidden states of predicted tokens and their gradients; and per chunk either the
-    float32 log-probs, their float32 gradient and its copy in the model's precision, or the first
-    and last of these and the gradient of the output embedding twice in float32: one is the sum over
-    chunks, the other the part of this chunk.
+    The last norm, hidden states of predicted tokens and their gradients; and the larger of two
+    points of the loop over chunks. When a chunk's float32 logits are made, those of the chunk
+    before and their gradients are still there, beside the float32 sum of the output embedding's
+    gradient. When the chunk's part of that gradient is made, it is there twice.
     """
     shape, size = needs.shape, needs.itemsize
     last_norm = (_norm_bytes(shape.hidden, size) + size * shape.hidden) * needs.rows.pass_slots
     hidden = 2 * size * shape.hidden * needs.predicted
-    logits = min(needs.logits_chunk, max(needs.predicted, 1)) * shape.vocabulary
+    logits = min(needs.logits_chunk, needs.predicted) * shape.vocabulary
+    before = (4 + size) * logits if needs.predicted > needs.logits_chunk else 0
     weight = 4 * shape.head_parameters if needs.trained == shape.parameters else 0
-    return last_norm + hidden + max(weight + (8 + size) * logits, 2 * weight + (4 + size) * logits)
+    return last_norm + hidden + max(weight + 4 * logits + before, 2 * weight + (4 + size) * logits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

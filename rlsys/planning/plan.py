@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Final
 
-from rlsys.config import EnginesConfig, ModelConfig, RunConfig
+from rlsys.config import EnginesConfig, LearnerConfig, ModelConfig, RunConfig
 from rlsys.launch.resources import colocated, transport_of
-from rlsys.planning.cards import GIB, Card
-from rlsys.planning.layout import HOST, Place, layout
+from rlsys.planning.cards import Card
+from rlsys.planning.layout import HOST, layout
 from rlsys.planning.memory import (
     ALLOCATOR_SLACK,
-    CONTEXT_BYTES,
-    PROCESS_BYTES,
     EngineMemory,
     EngineNeeds,
     LearnerMemory,
@@ -25,6 +21,7 @@ from rlsys.planning.memory import (
     learner_memory,
     total,
 )
+from rlsys.planning.places import PlacePlan, alike, fill, overfull
 from rlsys.planning.shape import ModelShape, read_shape
 from rlsys.planning.time import (
     GenerationLoad,
@@ -60,27 +57,6 @@ def read_shapes(config: RunConfig) -> Shapes:
         policy=read_shape(config.model.path),
         reflection=None if revision is None else read_shape(revision.model.path),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacePlan:
-    """A card or the host: its processes and their memory."""
-
-    place: Place
-    parts: tuple[tuple[str, Part], ...]
-    """Every process by name, and one part of its memory."""
-    capacity: int | None
-    """Bytes; None for a host that is not this machine."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of all parts."""
-        return total([part for _, part in self.parts])
-
-    @property
-    def fits(self) -> bool:
-        """True if the parts fit into the capacity."""
-        return self.capacity is None or self.size <= self.capacity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +123,7 @@ def plan_run(
         memories["reflection engine"] = reflection.parts
     capacities = {HOST: host_memory}
     places = tuple(
-        _place(place, memories, capacities.get(place.name, card.memory)) for place in layout(config)
+        fill(place, memories, capacities.get(place.name, card.memory)) for place in layout(config)
     )
     on_cards = config.learner.gpus_per_rank > 0 and config.generation.gpus_per_engine > 0
     return RunPlan(
@@ -168,7 +144,7 @@ def plan_run(
             *_too_long(config, shapes.policy, longest),
             *_no_cache("generation", engine),
             *(() if reflection is None else _no_cache(REFLECTION_KEY, reflection)),
-            *(_overfull(group) for group in alike(places) if not group[0].fits),
+            *(overfull(group) for group in alike(places) if not group[0].fits),
         ),
     )
 
@@ -203,11 +179,17 @@ def _learner_needs(
         rows=rows,
         predicted=rows.rows_per_pass * rows.trees_per_row * tree.sampled,
         checkpointing=learner.gradient_checkpointing,
+        compiled=_compiled(learner),
         logits_chunk=learner.logits_chunk,
         # With adapters the policy without them is the reference.
         reference=config.loss.kl_coefficient > 0 and learner.lora is None,
         kept_for_sync=kept,
     )
+
+
+def _compiled(learner: LearnerConfig) -> bool:
+    """True if layers are compiled, as learner.worker decides."""
+    return learner.compile and learner.gpus_per_rank > 0 and learner.zero_stage < 3
 
 
 def _engine(
@@ -251,22 +233,6 @@ def _learner_parts(memory: LearnerMemory) -> tuple[Part, ...]:
     return (*memory.peak_parts, slack)
 
 
-def _place(
-    place: Place, memories: Mapping[str, tuple[Part, ...]], capacity: int | None
-) -> PlacePlan:
-    process = (
-        Part("libraries", PROCESS_BYTES)
-        if place.name == HOST
-        else Part("CUDA context", CONTEXT_BYTES)
-    )
-    parts = [
-        (f"{tenant.role} {tenant.index}", part)
-        for tenant in place.tenants
-        for part in (*memories[tenant.role], process)
-    ]
-    return PlacePlan(place=place, parts=tuple(parts), capacity=capacity)
-
-
 def _time(
     config: RunConfig, shape: ModelShape, card: Card, tree: EpisodeTree, engine: EngineMemory
 ) -> StepTime:
@@ -299,6 +265,7 @@ def _time(
                 ranks=learner.ranks,
                 optimizer_steps=batch.optimizer_steps,
                 checkpointing=learner.gradient_checkpointing,
+                compiled=_compiled(learner),
                 # Old log-probs are computed only where the weights change within the step.
                 extra_forwards=reference + (batch.optimizer_steps > 1),
             ),
@@ -334,32 +301,3 @@ def _no_cache(key: str, engine: EngineMemory) -> Iterator[str]:
             f"the KV cache of an engine of {key} has room for {max(engine.cache_tokens, 0):,} "
             f"tokens, fewer than the {engine.longest:,} of one sequence"
         )
-
-
-def alike(places: Sequence[PlacePlan]) -> list[list[PlacePlan]]:
-    """Group neighbouring places whose processes need the same."""
-
-    def key(place: PlacePlan) -> list[tuple[str, Part]]:
-        return [(process.rpartition(" ")[0], part) for process, part in place.parts]
-
-    return [list(group) for _, group in groupby(places, key)]
-
-
-def place_names(places: Sequence[PlacePlan]) -> str:
-    """Return `card 0`, or `card 0 to card 3, each,` for several places."""
-    first, last = places[0].place.name, places[-1].place.name
-    return first if first == last else f"{first} to {last}, each,"
-
-
-def processes(place: PlacePlan) -> str:
-    """Return the processes of a place, for instance `1 learner rank and 1 engine`."""
-    count = Counter(tenant.role for tenant in place.place.tenants)
-    return " and ".join(f"{number} {role}{'s' * (number > 1)}" for role, number in count.items())
-
-
-def _overfull(places: Sequence[PlacePlan]) -> str:
-    place = places[0]
-    return (
-        f"{place_names(places)} with {processes(place)} needs {place.size / GIB:.1f} GiB and has "
-        f"{(place.capacity or 0) / GIB:.1f} GiB"
-    )

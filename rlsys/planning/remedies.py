@@ -60,7 +60,7 @@ def changed(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
     )
 
 
-def _options(config: RunConfig) -> dict[str, Sequence[Change]]:
+def _options(config: RunConfig) -> Mapping[str, Sequence[Change]]:
     """Return the values that are tried for every key, the one that is set among them."""
     learner, generation = config.learner, config.generation
     keep = Change(None, 0.0)

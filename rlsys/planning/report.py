@@ -13,7 +13,8 @@ from rlsys.launch.resources import colocated
 from rlsys.planning.cards import GIB, Card
 from rlsys.planning.layout import HOST
 from rlsys.planning.memory import total
-from rlsys.planning.plan import PlacePlan, RunPlan, alike, place_names, processes
+from rlsys.planning.places import PlacePlan, alike, place_names, processes
+from rlsys.planning.plan import RunPlan
 from rlsys.planning.time import StepTime
 from rlsys.planning.workload import learner_rows
 
@@ -124,7 +125,7 @@ def _time_table(config: RunConfig, plan: RunPlan, time: StepTime) -> Table:
         ("synchronous", time.synchronous, not runs_ahead),
         ("asynchronous", time.asynchronous, runs_ahead),
     ):
-        note = "this configuration" if chosen else "rollout.max_staleness=" + "10"[runs_ahead]
+        note = "this configuration" if chosen else f"rollout.max_staleness={int(not runs_ahead)}"
         rate = f"{sampled / seconds:,.0f} sampled tokens/s; {note}"
         table.add_row(name, f"{seconds:.2f}", rate, "", style="bold" if chosen else "")
     return table

@@ -19,51 +19,58 @@ from rlsys.weights import Transport
 
 Bound = Literal["host", "memory bandwidth", "arithmetic", "link"]
 
-MATMUL_RATE: Final = 0.6
-"""Part of a card's peak that bfloat16 products of a layer reach. From the learner's measurements on
-an H100 (benchmarks/results/learner_speed_H100.jsonl), as are the next four."""
-ATTENTION_RATE: Final = 0.25
-"""The same for FlexAttention under the tree mask."""
+MATMUL_RATE: Final = 0.7
+"""Part of a card's peak that bfloat16 products of a layer reach. From the learner's measurements
+(benchmarks/results/learner_speed_H200.jsonl), as are HEAD_PASSES and the next three."""
+LAYER_BYTES: Final = (30, 500)
+"""Bytes that elementwise kernels of a layer move per token, forward and backward, for every number
+of the MLP's inner size and for every number of the hidden size, in bfloat16."""
+COMPILED_LAYER_BYTES: Final = (12, 130)
+"""The same for a layer under torch.compile, which fuses them."""
+TRAINING_FIXED_S: Final = 0.1
+"""Fetching samples from Ray's object store, packing them, metrics."""
+HEAD_PASSES: Final = 8
+"""Times that the compiled log-prob head reads or writes a float32 logit, in both of its passes."""
+ATTENTION_RATE: Final = 0.3
+"""Part of a card's peak that FlexAttention under the tree mask reaches, forward and backward
+together (benchmarks/results/attention_speed_H200.jsonl)."""
 ATTENTION_PRODUCTS: Final = (2, 5)
 """Matrix products of FlexAttention's forward and backward kernels; the FLOPs of a forward pass
 count 2, and the backward pass computes the scores again (arXiv 2205.14135, Algorithm 4)."""
-HEAD_PASSES: Final = 35
-"""Times that the log-prob head reads or writes a float32 logit, in both of its passes."""
-LAYER_PASSES: Final = (27, 475)
-"""Bytes that unfused elementwise kernels of a layer move per token, forward and backward, for every
-number of the MLP's inner size and for every number of the hidden size, in bfloat16."""
 UPDATE_BYTES: Final = 100
 """Bytes that clipping, AdamW and the copy to bfloat16 move per trained parameter and rank's share:
 one read and write of every state in each of these kernels."""
 KERNELS_PER_LAYER: Final = 140
-"""Kernels of a forward and a backward pass through one layer."""
+"""Kernels of a forward and a backward pass through one layer that is not compiled."""
+COMPILED_KERNELS: Final = 45
+"""The same of a compiled one."""
 LAUNCH_S: Final = 7e-6
 """Host time per kernel; it bounds passes over few tokens."""
-TRAINING_FIXED_S: Final = 0.1
-"""Fetching samples from Ray's object store, packing them, metrics."""
 
 DECODE_RATE: Final = 0.5
-"""Part of a card's bandwidth that decoding reaches with CUDA graphs. In the measurement of
-HOST_TOKEN_S the card was busy 25 to 29 % of the time."""
+"""Part of a card's bandwidth that decoding reaches with CUDA graphs: 512 streams of a 1.5B model
+kept an H100 busy for 7 ms per token."""
 SAMPLER_PASSES: Final = 10
 """Times that the sampler reads or writes a float32 logit of a sequence."""
 HOST_STEP_S: Final = 3e-3
 """Host time of an engine step, whatever it decodes: scheduling and one round trip."""
 EAGER_STEP_S: Final = 12e-3
 """The same without CUDA graphs."""
-HOST_TOKEN_S: Final = 48e-6
-"""Host time per sampled token of an engine, with seeds and log-probs: 18,400 tokens/s of 512
-streams on an H100 (docs/performance.md)."""
+HOST_TOKEN_S: Final = 15e-6
+"""Host time per sampled token of an engine, with seeds and log-probs: 43,000 to 51,000 tokens/s of
+512 streams (benchmarks/results/generation_speed_H200.jsonl)."""
 HOST_SEQUENCE_S: Final = 0.5e-3
-"""Host time per request: Ray, tokens in and out of vLLM. 8,192 answers of 32 tokens took 4.3 s
-longer than the same number of tokens in 512 thoughts."""
+"""Host time per request: Ray, tokens in and out of vLLM. On an H100, 8,192 answers of 32 tokens
+took 4.3 s longer than the same number of tokens in 512 thoughts."""
 
 SYNC_FIXED_S: Final = 0.16
 """Pause, reload, canary and round trips of a weight sync, however small the weights."""
 SYNC_RATE: Final = 7.4e9
 """Bytes per second of a whole weight sync between cards or on one: 3.1 GB in 0.58 s on two H200."""
 SHM_RATE: Final = 1.0e9
-"""The same through files in shared memory."""
+"""The same through memory of the host: files, or Ray's object store."""
+HOST_LINK: Final = 10e9
+"""Bytes per second of a copy in the host's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +140,7 @@ def _prefill(load: GenerationLoad, card: Card) -> Stage:
     pairs = load.episodes * tree.prompt * (tree.prompt + 1) // 2
     flops = shape.forward_flops(tokens, load.episodes * (1 + tree.answers), pairs)
     cards = load.engines * load.tensor_parallel
-    floor = flops / (cards * card.flops)
+    floor = flops / (cards * card.operations(load.itemsize))
     seconds = floor / MATMUL_RATE
     return Stage(name="prefill", seconds=seconds, bound="arithmetic", card_s=seconds, floor_s=floor)
 
@@ -169,7 +176,7 @@ def _decoding(
     logits = SAMPLER_PASSES * 4 * streams * shape.vocabulary
     bytes_s = (read / cards + logits) / card.bandwidth
     flops = shape.forward_flops(streams, streams, round(streams * context))
-    flops_s = flops / (cards * card.flops)
+    flops_s = flops / (cards * card.operations(size))
     card_s = max(bytes_s / DECODE_RATE, flops_s / MATMUL_RATE)
     host_s = (HOST_STEP_S if load.graphs else EAGER_STEP_S) + streams * HOST_TOKEN_S
     step_s = max(card_s, host_s)
@@ -199,6 +206,8 @@ class TrainingLoad:
     ranks: int
     optimizer_steps: int
     checkpointing: bool
+    compiled: bool
+    """True if every layer is compiled."""
     extra_forwards: int
     """Forward passes beside that of the loss: for old log-probs and for the reference model."""
 
@@ -216,29 +225,31 @@ def training_flops(load: TrainingLoad) -> int:
 def training_stages(load: TrainingLoad, card: Card) -> tuple[Stage, ...]:
     """Return the forward and backward passes of a rank, and the update."""
     shape, rows = load.shape, load.rows
-    scale = load.itemsize / 2  # of bytes, and of operations that no longer use bfloat16
+    peak = card.operations(load.itemsize)
     forwards = 1 + load.checkpointing + load.extra_forwards
     slots = rows.slots
-    linear_s = 2 * shape.linear_parameters * slots * (forwards + 2) / (MATMUL_RATE * card.flops)
+    linear_s = 2 * shape.linear_parameters * slots * (forwards + 2) / (MATMUL_RATE * peak)
     per_product = shape.attention_flops(load.tree.visible_pairs) * load.trees / 2
     forward, backward = ATTENTION_PRODUCTS
     products = forward * forwards + backward
-    attention_s = per_product * products / (ATTENTION_RATE * card.flops)
-    inner, hidden = LAYER_PASSES
-    moved = scale * shape.layers * slots * (inner * shape.intermediate + hidden * shape.hidden)
+    attention_s = per_product * products / (ATTENTION_RATE * peak)
+    inner, hidden = COMPILED_LAYER_BYTES if load.compiled else LAYER_BYTES
+    per_token = shape.layers * (inner * shape.intermediate + hidden * shape.hidden)
+    moved = load.itemsize / 2 * per_token * slots
     elementwise_s = moved * (forwards + 2) / 3 / card.bandwidth
     head_s = _head_seconds(load, card)
-    card_s = scale * (linear_s + attention_s) + elementwise_s + head_s
+    card_s = linear_s + attention_s + elementwise_s + head_s
     passes = rows.passes * (forwards + 2) / 3
-    host_s = passes * shape.layers * KERNELS_PER_LAYER * LAUNCH_S
-    arithmetic = scale * (linear_s + attention_s) > elementwise_s
+    kernels = COMPILED_KERNELS if load.compiled else KERNELS_PER_LAYER
+    host_s = passes * shape.layers * kernels * LAUNCH_S
+    arithmetic = linear_s + attention_s > elementwise_s
     bound: Bound = "arithmetic" if arithmetic else "memory bandwidth"
     compute = Stage(
         name="forward and backward",
         seconds=max(card_s, host_s) + TRAINING_FIXED_S,
         bound="host" if host_s > card_s else bound,
         card_s=card_s,
-        floor_s=training_flops(load) / card.flops,
+        floor_s=training_flops(load) / peak,
     )
     return compute, _update(load, card)
 
@@ -246,7 +257,8 @@ def training_stages(load: TrainingLoad, card: Card) -> tuple[Stage, ...]:
 def _head_seconds(load: TrainingLoad, card: Card) -> float:
     """Seconds of the log-prob head: its logits are computed again in the backward pass."""
     predicted = load.trees * load.tree.sampled
-    products_s = 2 * load.shape.head_parameters * predicted * 4 / (MATMUL_RATE * card.flops)
+    peak = card.operations(load.itemsize)
+    products_s = 2 * load.shape.head_parameters * predicted * 4 / (MATMUL_RATE * peak)
     passes_s = HEAD_PASSES * 4 * predicted * load.shape.vocabulary / card.bandwidth
     return (products_s + passes_s) * (1 + load.extra_forwards / 4)
 
@@ -274,7 +286,7 @@ def _update(load: TrainingLoad, card: Card) -> Stage:
 def sync_stage(shape: ModelShape, itemsize: int, transport: Transport, card: Card) -> Stage:
     """Return the weight sync of a step; its floor is the weights over the link at full rate."""
     sent = shape.parameters * itemsize
-    link = {"ipc": card.bandwidth / 2, "nccl": card.link}.get(transport, 10e9)
+    link = {"ipc": card.bandwidth / 2, "nccl": card.link}.get(transport, HOST_LINK)
     rate = SYNC_RATE if transport in ("ipc", "nccl") else SHM_RATE
     spent = sent / rate
     return Stage(

@@ -87,7 +87,7 @@ def episode_tree(config: RunConfig, lengths: Lengths) -> EpisodeTree:
         thought = min(lengths.thought or environment.longest_episode, environment.longest_episode)
         return EpisodeTree(prompt=prompt, thought=thought)
     thought = min(lengths.thought or environment.longest_thought, environment.longest_thought)
-    text = environment.closing + environment.think_end + environment.answer_header
+    text = environment.closing + (environment.think_end or "") + environment.answer_header
     return EpisodeTree(
         prompt=prompt,
         thought=thought,
@@ -143,6 +143,8 @@ def learner_rows(config: RunConfig, tree: EpisodeTree) -> LearnerRows:
     # The trees are spread over all rows of the ranks, so that these cost about the same.
     fullest = -(-episodes // (per_rank * learner.ranks))
     if learner.gpus_per_rank:
+        # Rows that none of them fills are shorter.
+        width = min(width, row_width(fullest * tree.tokens, BLOCK_TOKENS))
         width = -(-width // BLOCK_TOKENS) * BLOCK_TOKENS
     else:
         width = fullest * tree.tokens  # on the CPU rows are as wide as the fullest one

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
-from transformers.models.qwen2.modeling_qwen2 import repeat_kv
 
 from rlsys.planning.memory import layer_bytes
 from rlsys.planning.shape import shape_of
@@ -40,10 +39,7 @@ class FlexLike(torch.autograd.Function):  # type: ignore[misc]
 
 
 def flex_like(module, query, key, value, attention_mask, **_):  # type: ignore[no-untyped-def]
-    """transformers' flex_attention_forward without the kernel, which needs a GPU."""
-    heads = query.shape[1]
-    if heads & (heads - 1):
-        key, value = (repeat_kv(part, heads // part.shape[1]) for part in (key, value))
+    """learner.attention.tree_attention without the kernel, which needs a GPU."""
     return FlexLike.apply(query, key, value).transpose(1, 2).contiguous(), None
 
 

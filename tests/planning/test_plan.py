@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 from typer.testing import CliRunner
@@ -13,7 +14,6 @@ from rlsys.cli.app import app
 from rlsys.config import RunConfig
 from rlsys.config.loading import load_config
 from rlsys.errors import ConfigError
-from rlsys.planning import cards as cards_module
 from rlsys.planning.cards import CARDS, GIB, card_named, local_cards
 from rlsys.planning.layout import layout
 from rlsys.planning.plan import RunPlan, Shapes, plan_run
@@ -131,8 +131,8 @@ def test_the_nearest_settings_fit() -> None:
 
 
 def test_a_cheap_change_comes_before_a_dear_one() -> None:
-    words = (*ON_CARDS, "learner.row_tokens=4096", "data.prompt.max_tokens=64")
-    assert nearest_fit(settings(*words), SHAPES, CARDS["h100"]) == ["learner.micro_batch_rows=2"]
+    words = (*ON_CARDS, "data.prompt.max_tokens=64", "learner.micro_batch_rows=16")
+    assert nearest_fit(settings(*words), SHAPES, CARDS["h100"]) == ["learner.micro_batch_rows=8"]
 
 
 def test_cards_by_name_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,11 +142,10 @@ def test_cards_by_name_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ConfigError, match="neither a known card nor a number"):
             card_named(bad)
     listed = "NVIDIA H100 80GB HBM3, 81559\nNVIDIA A100-SXM4-40GB, 40960\nNVIDIA X9, 1024\n"
-    monkeypatch.setattr(cards_module.shutil, "which", lambda _: "nvidia-smi")
+    monkeypatch.setattr("rlsys.planning.cards.shutil.which", lambda _: "nvidia-smi")
     monkeypatch.setattr(
-        cards_module.subprocess,
-        "run",
-        lambda *_, **__: cards_module.subprocess.CompletedProcess([], 0, stdout=listed),
+        "rlsys.planning.cards.subprocess.run",
+        lambda *_, **__: CompletedProcess([], 0, stdout=listed),
     )
     found = local_cards()
     assert [card.name for card in found] == ["h100", "a100-40", "NVIDIA X9"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from rlsys.planning.time import (
 )
 from rlsys.planning.workload import EpisodeTree, LearnerRows
 
-MEASURED = Path(__file__).parents[2] / "benchmarks/results/learner_speed_H100.jsonl"
+MEASURED = Path(__file__).parents[2] / "benchmarks/results/learner_speed_H200.jsonl"
 H100, H200 = CARDS["h100"], CARDS["h200"]
 QWEN2_1_5B = ModelShape(
     layers=28,
@@ -44,17 +45,27 @@ MEASURED_TREE = EpisodeTree(
 )
 
 
-def training(rows: LearnerRows, *, checkpointing: bool, trees: float = 8) -> TrainingLoad:
+SHORT_TREE = EpisodeTree(
+    prompt=100,
+    thought=1000,
+    branches=((250, 4), (500, 4), (750, 4), (1000, 4)),
+    forced=8,
+    answer=32,
+)
+
+
+def training(rows: LearnerRows, *, checkpointing: bool, compiled: bool) -> TrainingLoad:
     return TrainingLoad(
         shape=QWEN2_1_5B,
         itemsize=2,
         tree=MEASURED_TREE,
-        trees=trees,
+        trees=8,
         rows=rows,
         trained_parameters=QWEN2_1_5B.parameters,
         ranks=1,
         optimizer_steps=1,
         checkpointing=checkpointing,
+        compiled=compiled,
         extra_forwards=0,
     )
 
@@ -74,32 +85,26 @@ def generation(tree: EpisodeTree, episodes: int) -> GenerationLoad:
 
 
 def test_the_learner_is_as_fast_as_measured() -> None:
-    for line in MEASURED.read_text().splitlines():
-        row = json.loads(line)
+    for row in map(json.loads, MEASURED.read_text().splitlines()):
         rows = LearnerRows(
             row_tokens=row["row_tokens"], rows=8, passes=8, rows_per_pass=1, trees_per_row=1
         )
-        load = training(rows, checkpointing=row["checkpointing"])
-        assert seconds_of(training_stages(load, H100)) == pytest.approx(row["median_s"], rel=0.08)
-        mfu = training_flops(load) / row["median_s"] / H100.flops
+        load = training(rows, checkpointing=row["checkpointing"], compiled=row["compile"])
+        if row["job"] == "short":
+            rows = replace(rows, rows=16, rows_per_pass=2, trees_per_row=5)
+            load = replace(load, tree=SHORT_TREE, trees=64, rows=rows)
+        planned = seconds_of(training_stages(load, H200))
+        assert planned == pytest.approx(row["median_s"], rel=0.1), row
+        mfu = training_flops(load) / row["median_s"] / H200.flops
         assert mfu == pytest.approx(row["mfu"], abs=0.001)
 
 
 def test_generation_is_as_fast_as_measured() -> None:
-    """512 streams of 512 tokens at 18,400 tokens/s; then 16 answers each at 1.3 times that time."""
-    tree = EpisodeTree(
-        prompt=100,
-        thought=512,
-        branches=((128, 4), (256, 4), (384, 4), (512, 4)),
-        forced=3,
-        answer=32,
-    )
-    _, thoughts, answers = generation_stages(generation(tree, 512), H100)
-    assert 512 * 512 / thoughts.seconds == pytest.approx(18_400, rel=0.1)
-    assert answers.seconds / thoughts.seconds == pytest.approx(1.3, abs=0.1)
-    assert (thoughts.bound, answers.bound) == ("host", "host")
-    # The card was busy a quarter of the time.
-    assert thoughts.card_s / thoughts.seconds == pytest.approx(0.27, abs=0.05)
+    """512 streams of 512 tokens at 42,800 and 51,300 tokens/s in two calls on one card."""
+    tree = EpisodeTree(prompt=100, thought=512)
+    _, thoughts = generation_stages(generation(tree, 512), H200)
+    assert 512 * 512 / thoughts.seconds == pytest.approx(47_000, rel=0.1)
+    assert thoughts.bound == "host"
 
 
 def test_a_sync_is_as_fast_as_measured() -> None:
@@ -138,6 +143,7 @@ def test_small_passes_are_bound_by_kernel_launches() -> None:
         ranks=1,
         optimizer_steps=1,
         checkpointing=False,
+        compiled=False,
         extra_forwards=0,
     )
     compute, update = training_stages(load, H100)

@@ -100,6 +100,6 @@ def test_rows_are_those_of_the_learner_s_plan() -> None:
         real = [step.rows for plan in plans for step in plan.steps]
         assert rows.rows == steps * len(real[0]), row_tokens
         assert rows.trees_per_row == max(len(row) for step in real for row in step)
-        assert rows.row_tokens == -(-plans[0].row_tokens // 128) * 128
+        assert rows.row_tokens == -(-plans[0].row_tokens // 128) * 128, row_tokens
         passes = -(-len(real[0]) // micro)
         assert (rows.passes, rows.rows_per_pass) == (steps * passes, -(-len(real[0]) // passes))
