@@ -318,7 +318,8 @@ def load_policy(
         add_adapters(model, lora)
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if compiled:
+    # Paths differ in length from step to step, and every length would be compiled.
+    if compiled and packed:
         # Layer by layer: their code is the same, so one compilation serves all of them.
         for layer in model.base_model.layers:
             layer.compile()

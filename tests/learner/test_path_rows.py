@@ -111,8 +111,7 @@ def test_experts_are_sent_and_saved_under_the_names_of_the_checkpoint(tmp_path: 
         spec = SyncSpec(transport="shm", bucket_bytes=1 << 14, folder=str(tmp_path / "sent"))
         sender = WeightSender(policy.model, spec, dtype="float32", rank=0, partitioned=False)
         sent: dict[str, np.ndarray] = {}
-        for index, bucket in enumerate(sender.plan()):
-            part = sender.send(index)
+        for part, bucket in zip(sender.send(), sender.plan(), strict=True):
             with safe_open(part.path, "np") as file:
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             assert {(key, tensor.shape) for key, tensor in tensors.items()} == {
