@@ -65,8 +65,13 @@ def check_trainable(config: PretrainedConfig, path: str, key: str) -> None:
             f"{key} {path!r} has type {name!r}, which is no causal language model of transformers; "
             f"use another model, for instance of type {', '.join(PACKED_TYPES[:3])}"
         )
+    if config.get_text_config() is not config:
+        raise ModelError(
+            f"{key} {path!r} of type {name!r} has parts for images or sound, and the learner "
+            "trains language models alone; use a model of text only"
+        )
     for setting in _SCALED_LOGITS:
-        if getattr(config.get_text_config(), setting, None) not in (None, 1, 1.0):
+        if getattr(config, setting, None) not in (None, 1, 1.0):
             raise ModelError(
                 f"{key} {path!r} of type {name!r} changes its logits ({setting}), which the "
                 "learner does not support; use another model, for instance of type "

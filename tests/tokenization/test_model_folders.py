@@ -87,6 +87,7 @@ FOLDERS: list[tuple[Callable[[Path], None], str]] = [
     ),
     (settings(model_type="bert"), r"type 'bert', which is no causal language model"),
     (settings(model_type="nothing"), r"config.json of model.path .* cannot be used"),
+    (settings(model_type="gemma3"), r"'gemma3' has parts for images or sound"),
     (settings(model_type="t5"), r"type 't5', which is no causal language model"),
     (
         settings(model_type="gemma2", final_logit_softcapping=30.0, head_dim=32),
