@@ -41,6 +41,12 @@ def packs_trees(config: PretrainedConfig) -> bool:
     return config.model_type in PACKED_TYPES and kinds == {"full_attention"} and not windowed
 
 
+def has_experts(config: PretrainedConfig) -> bool:
+    """True for a mixture of experts."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    return any(getattr(config, name, None) for name in names)
+
+
 def check_trainable(config: PretrainedConfig, path: str, key: str) -> None:
     """Raise ModelError if the learner cannot train a model with these settings.
 

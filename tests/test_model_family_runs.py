@@ -250,16 +250,15 @@ OTHERS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
     "mistral": {"sliding_window": 16, "head_dim": 32},
-    "qwen3_moe": {
-        "head_dim": 32,
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 64,
-    },
 }
+EXPERTS = {"head_dim": 32, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_families_train(name: str, tmp_path: Path) -> None:
-    """Sliding windows, whose paths are rows of their own, and experts, whose tensors are joined."""
+    """Sliding windows, whose paths are rows of their own."""
     train(build_model(name, OTHERS[name], tmp_path / name), tmp_path)
+
+
+def test_experts_of_engine_and_learner_agree(tmp_path: Path) -> None:
+    check_logprobs(play(build_model("qwen3_moe", EXPERTS, tmp_path / "model"), END))

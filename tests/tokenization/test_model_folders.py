@@ -88,6 +88,10 @@ FOLDERS: list[tuple[Callable[[Path], None], str]] = [
     (settings(model_type="bert"), r"type 'bert', which is no causal language model"),
     (settings(model_type="nothing"), r"config.json of model.path .* cannot be used"),
     (settings(model_type="gemma3"), r"'gemma3' has parts for images or sound"),
+    (
+        settings(model_type="qwen3_moe", num_experts=4, num_experts_per_tok=2),
+        "is a mixture of experts, whose weights engines on the CPU cannot replace",
+    ),
     (settings(model_type="t5"), r"type 't5', which is no causal language model"),
     (
         settings(model_type="gemma2", final_logit_softcapping=30.0, head_dim=32),
