@@ -103,7 +103,8 @@ def play(folder: Path, think_end: str | None) -> Played:
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request: pytest.FixtureRequest) -> Family:
-    return request.param
+    name: Family = request.param
+    return name
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +193,8 @@ def check_logprobs(played: Played) -> None:
 def path_logprobs(model: PreTrainedModel, episode: Episode, number: int) -> np.ndarray:
     """Log-probs of the tokens of one segment, from a plain run of the path that leads to it."""
     segment = episode.segments[number]
-    stem, at = [], segment
+    stem: list[np.ndarray] = []
+    at = segment
     while at.parent >= 0:
         stem.insert(0, episode.segments[at.parent].token_ids[: at.cut])
         at = episode.segments[at.parent]
@@ -200,7 +202,8 @@ def path_logprobs(model: PreTrainedModel, episode: Episode, number: int) -> np.n
     ids = torch.from_numpy(np.concatenate([before, segment.token_ids]).astype(np.int64))[None]
     with torch.no_grad():
         logp = torch.log_softmax(model(ids).logits[0, len(before) - 1 : -1], -1)
-    return logp.gather(1, ids[0, len(before) :, None])[:, 0].numpy()
+    values: np.ndarray = logp.gather(1, ids[0, len(before) :, None])[:, 0].numpy()
+    return values
 
 
 def train(folder: Path, tmp_path: Path) -> list[dict[str, Any]]:

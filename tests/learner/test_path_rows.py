@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from learner.logprobs import PolicyModel, load_policy
 from learner.sync import SyncSpec, WeightSender
 from rlsys.errors import ModelError
+from rlsys.weights import BucketFile
 from rlsys.model_types import packs_trees
 
 WINDOWS = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
@@ -112,6 +113,7 @@ def test_experts_are_sent_and_saved_under_the_names_of_the_checkpoint(tmp_path: 
         sender = WeightSender(policy.model, spec, dtype="float32", rank=0, partitioned=False)
         sent: dict[str, np.ndarray] = {}
         for part, bucket in zip(sender.send(), sender.plan(), strict=True):
+            assert isinstance(part, BucketFile)
             with safe_open(part.path, "np") as file:
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             assert {(key, tensor.shape) for key, tensor in tensors.items()} == {

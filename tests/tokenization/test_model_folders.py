@@ -47,7 +47,11 @@ def change(file: Path, **values: object) -> None:
 
 def lfs(file: str) -> Callable[[Path], None]:
     text = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n"
-    return lambda folder: (folder / file).write_text(text) and None
+
+    def write(folder: Path) -> None:
+        (folder / file).write_text(text)
+
+    return write
 
 
 def cut_off(folder: Path) -> None:

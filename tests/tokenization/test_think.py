@@ -18,7 +18,7 @@ from rlsys.types import Completion, Problem
 
 def ids(tokenizer: object, *texts: str) -> np.ndarray:
     """The ids of texts that are encoded one by one, so that a text is cut where we want it."""
-    return np.array([t for text in texts for t in encode(tokenizer, text)], np.int32)  # type: ignore[arg-type]
+    return np.array([t for text in texts for t in encode(tokenizer, text)], np.int32)
 
 
 def completion(token_ids: np.ndarray, *, stopped: bool) -> Completion:
