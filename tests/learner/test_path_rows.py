@@ -13,8 +13,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from learner.logprobs import PolicyModel, load_policy
 from learner.sync import SyncSpec, WeightSender
 from rlsys.errors import ModelError
-from rlsys.weights import BucketFile
 from rlsys.model_types import packs_trees
+from rlsys.weights import BucketFile
 
 WINDOWS = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
