@@ -18,23 +18,27 @@ import torch
 
 from learner.attention import attention_implementation, tree_mask
 from learner.lora import add_adapters
+from learner.paths import unpack_paths
 from rlsys.config import LoraConfig
 from rlsys.errors import ModelError
+from rlsys.model_types import PACKED_TYPES, check_trainable, packs_trees
 
 if TYPE_CHECKING:
     from torch.autograd.function import FunctionCtx
-    from transformers import PreTrainedModel
-
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
-"""Model types in which every layer is causal and uses positions only for rotary angles."""
+    from transformers import PretrainedConfig, PreTrainedModel
 
 
 class PolicyModel(torch.nn.Module):  # type: ignore[misc]
-    """A causal language model whose forward pass returns log-probs of packed rows."""
+    """A causal language model whose forward pass returns log-probs of packed rows.
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    A model that cannot read packed trees reads their paths one by one (learner.paths).
+    """
+
+    def __init__(self, model: PreTrainedModel, *, packed: bool | None = None) -> None:
+        """`packed` None lets the settings of the model decide."""
         super().__init__()
         self.model = model
+        self._packed = packs_trees(model.config) if packed is None else packed
         self.head = LogprobHead(model.get_output_embeddings().weight)
         self.register_state_dict_post_hook(_leave_out_frozen)
 
@@ -63,18 +67,27 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
             [R, T] float32 log-probs and entropies in nats, 0 where not selected and at root tokens
             (nothing predicts them); None in place of entropies that were not asked for.
         """
+        places_RT = None
         # Without the model's own head, whose logits [R, T, V] would be the largest tensor of all.
-        hidden_RTH = self.model.base_model(
-            input_ids=token_ids_RT.long(),
-            position_ids=positions_RT.long(),
-            attention_mask=tree_mask(exits_RT),
-            use_cache=False,
-        ).last_hidden_state
+        if self._packed:
+            hidden_RTH = self.model.base_model(
+                input_ids=token_ids_RT.long(),
+                position_ids=positions_RT.long(),
+                attention_mask=tree_mask(exits_RT),
+                use_cache=False,
+            ).last_hidden_state
+        else:
+            token_ids_PL, places_RT = unpack_paths(token_ids_RT, parents_RT, exits_RT, select_RT)
+            hidden_RTH = self.model.base_model(
+                input_ids=token_ids_PL.long(), use_cache=False
+            ).last_hidden_state
         # A token is predicted by its predecessor on the path. After a branch that is not the token
         # before it in the row, so the shift by one of plain sequences would be wrong.
         flat_N = (select_RT & (parents_RT >= 0)).flatten().nonzero().squeeze(-1)
         rows_N = flat_N // token_ids_RT.shape[1]
         before_N = rows_N * token_ids_RT.shape[1] + parents_RT.flatten()[flat_N]
+        if places_RT is not None:
+            before_N = places_RT.flatten()[before_N]
         logprobs_N, entropy_N = self.head(
             hidden_RTH.flatten(0, 1).index_select(0, before_N),
             token_ids_RT.flatten()[flat_N].long(),
@@ -283,31 +296,62 @@ def load_policy(
     torch.compile fuses the small kernels of every layer.
 
     Raises:
-        ModelError: the model's type is not one whose attention the tree mask covers.
+        ModelError: the learner cannot train a model of this type.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    if config.model_type not in ARCHITECTURES or getattr(config, "use_sliding_window", False):
-        raise ModelError(
-            f"model {path!r} has type {config.model_type!r}; tree attention needs one of "
-            f"{', '.join(ARCHITECTURES)} without sliding windows"
-        )
+    check_trainable(config, path, "model.path")
+    _remove_dropout(config)
+    packed = packs_trees(config)
     model = AutoModelForCausalLM.from_pretrained(
         path,
+        config=config,
         dtype=dtype,
-        attn_implementation=attention_implementation(device.type),
-        # With dropout the log-probs of two passes would differ, and the ratio to the sampling
-        # policy would not be 1 before the first step.
-        attention_dropout=0.0,
+        # None takes the fastest implementation that the model has.
+        attn_implementation=attention_implementation(device.type) if packed else None,
         trust_remote_code=False,
     ).to(device)
+    if not packed:
+        _check_logits(model, path)
     if lora is not None:
         add_adapters(model, lora)
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if compiled:
+    # Paths differ in length from step to step, and every length would be compiled.
+    if compiled and packed:
         # Layer by layer: their code is the same, so one compilation serves all of them.
         for layer in model.base_model.layers:
             layer.compile()
     return PolicyModel(model.train())  # transformers recomputes activations in training mode only
+
+
+def _remove_dropout(config: PretrainedConfig) -> None:
+    """Set every dropout rate to 0.
+
+    With dropout the log-probs of two passes would differ, and the ratio to the sampling policy
+    would not be 1 before the first step.
+    """
+    for name, value in config.to_dict().items():
+        if ("dropout" in name or "pdrop" in name) and isinstance(value, float):
+            setattr(config, name, 0.0)
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def _check_logits(model: PreTrainedModel, path: str) -> None:
+    """Raise ModelError if the model's logits are more than hidden states times the embedding.
+
+    PolicyModel computes logits in this way. Models of a type that was not tried may add a bias, a
+    scale or a cap.
+    """
+    token_ids_1T = torch.arange(8, device=model.device)[None]
+    logits_TV = model(input_ids=token_ids_1T, use_cache=False).logits[0].float()
+    hidden_TH = model.base_model(input_ids=token_ids_1T, use_cache=False).last_hidden_state[0]
+    ours_TV = _matmul_float32(hidden_TH, model.get_output_embeddings().weight.T)
+    # Half a percent: logits in bfloat16 are rounded by up to 0.4 %.
+    if not torch.allclose(ours_TV, logits_TV, rtol=0.0, atol=0.005 * float(ours_TV.abs().max())):
+        raise ModelError(
+            f"model.path {path!r} of type {model.config.model_type!r} changes its logits after the "
+            "output embedding, which the learner does not support; use another model, for instance "
+            f"of type {', '.join(PACKED_TYPES[:3])}"
+        )

@@ -16,6 +16,7 @@ import torch
 
 from learner.weights import ADAPTER
 from rlsys.config import LoraConfig
+from rlsys.errors import ModelError
 
 if TYPE_CHECKING:
     from peft.tuners.lora import LoraLayer
@@ -23,19 +24,25 @@ if TYPE_CHECKING:
 
 
 def add_adapters(model: PreTrainedModel, config: LoraConfig) -> None:
-    """Freeze `model` and add adapters to its projections; they change nothing at first."""
+    """Freeze `model` and add adapters to its projections; they change nothing at first.
+
+    Raises ModelError if the model has no projection of the names in `config.target_modules`.
+    """
     import peft
 
-    peft.inject_adapter_in_model(
-        peft.LoraConfig(
-            r=config.rank,
-            lora_alpha=config.alpha,
-            target_modules=list(config.target_modules),
-            task_type="CAUSAL_LM",
-        ),
-        model,
-        adapter_name=ADAPTER,
+    settings = peft.LoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        target_modules=list(config.target_modules),
+        task_type="CAUSAL_LM",
     )
+    try:
+        peft.inject_adapter_in_model(settings, model, adapter_name=ADAPTER)
+    except ValueError as error:  # peft found none of the names
+        raise ModelError(
+            f"a model of type {model.config.model_type!r} has none of the projections "
+            f"{', '.join(config.target_modules)}; set learner.lora.target_modules to its names"
+        ) from error
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from learner.weights import Weight, checkpoint_weights, gathered
+from learner.weights import Weight, checkpoint_tensors, checkpoint_weights, gathered
 from rlsys.weights import Bucket, BucketFile, CardBuffer, SentPart, StoredBucket, Transport
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class WeightSender:
         self, module: torch.nn.Module, spec: SyncSpec, *, dtype: str, rank: int, partitioned: bool
     ) -> None:
         """`module` is a transformers model; `dtype` is what the engines hold."""
+        self._module = module
         self._spec = spec
         self._dtype: torch.dtype = getattr(torch, dtype)
         self._dtype_name = dtype
@@ -57,7 +59,11 @@ class WeightSender:
     def plan(self) -> list[Bucket]:
         """Name, dtype and shape of every tensor, bucket by bucket."""
         return [
-            [(weight.name, self._dtype_name, weight.shape) for weight in bucket]
+            [
+                (name, self._dtype_name, tuple(tensor.shape))
+                for weight in bucket
+                for name, tensor in self._tensors(weight, torch.empty(weight.shape, device="meta"))
+            ]
             for bucket in self._buckets
         ]
 
@@ -135,16 +141,29 @@ class WeightSender:
         return CardBuffer(handle=pickle.dumps(reduce_tensor(flat)))
 
     def _copies(self, index: int) -> dict[str, torch.Tensor]:
-        return {weight.name: self._copy(weight) for weight in self._buckets[index]}
+        return {
+            name: self._copy(tensor)
+            for weight in self._buckets[index]
+            for name, tensor in self._tensors(weight, weight.value())
+        }
 
-    def _copy(self, weight: Weight) -> torch.Tensor:
+    def _tensors(self, weight: Weight, value: torch.Tensor) -> Iterable[tuple[str, torch.Tensor]]:
+        """Return the names and tensors of the checkpoint for the value of a weight."""
+        return checkpoint_tensors(self._module, weight.name, value).items()
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         # Always a copy: DeepSpeed keeps weights as views of one large buffer at stages 1 and 2, and
         # safetensors refuses tensors that share memory.
-        return weight.value().to("cpu", self._dtype, copy=True).contiguous()
+        return tensor.to("cpu", self._dtype, copy=True).contiguous()
 
     def _flatten(self, index: int) -> torch.Tensor:
-        parts = [weight.value().to(self._dtype).reshape(-1) for weight in self._buckets[index]]
-        return torch.cat(parts)
+        return torch.cat(
+            [
+                tensor.to(self._dtype).reshape(-1)
+                for weight in self._buckets[index]
+                for _, tensor in self._tensors(weight, weight.value())
+            ]
+        )
 
 
 def _plan(module: torch.nn.Module, dtype: torch.dtype, bucket_bytes: int) -> list[list[Weight]]:

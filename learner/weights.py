@@ -83,6 +83,23 @@ def checkpoint_weights(model: torch.nn.Module) -> Iterator[Weight]:
         yield Weight(name=f"{layer}.{kind}", base=parameter, adapter=adapter)
 
 
+def checkpoint_tensors(
+    model: torch.nn.Module, name: str, value: torch.Tensor
+) -> dict[str, torch.Tensor]:
+    """Return the tensors of the checkpoint, by name, that one tensor of the module stands for.
+
+    transformers joins the experts of a layer into one tensor, while checkpoints and engines have
+    one for each expert; it also renames some layers. For most models the result is {name: value}.
+    """
+    from transformers import PreTrainedModel
+    from transformers.core_model_loading import revert_weight_conversion
+
+    if not isinstance(model, PreTrainedModel):
+        return {name: value}
+    tensors: dict[str, torch.Tensor] = revert_weight_conversion(model, {name: value})
+    return tensors
+
+
 def is_adapter(name: str) -> bool:
     """True for the names of the parameters that peft added."""
     return ".lora_A." in name or ".lora_B." in name

@@ -14,8 +14,12 @@ from rlsys.errors import ModelError
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-PACKED_TYPES: Final = ("llama", "qwen2", "qwen3")
-"""Model types in which every layer is causal and uses positions only for rotary angles."""
+PACKED_TYPES: Final = (
+    *("llama", "qwen2", "qwen3", "mistral", "gemma", "phi3", "olmo2", "smollm3", "granite"),
+    *("mixtral", "qwen2_moe", "qwen3_moe"),
+)
+"""Model types in which every layer is causal and uses positions only for rotary angles, unless the
+settings ask for sliding windows. Experts are chosen token by token, so they do not matter here."""
 
 _SCALED_LOGITS: Final = (
     "final_logit_softcapping",
@@ -30,7 +34,17 @@ logits by itself, chunk by chunk, and would leave this out."""
 def packs_trees(config: PretrainedConfig) -> bool:
     """True if the learner packs trees of a model with these settings."""
     kinds = set(getattr(config, "layer_types", None) or ("full_attention",))
-    return config.model_type in PACKED_TYPES and kinds == {"full_attention"}
+    # Settings of Qwen2 name a window also where it is not in use.
+    windowed = getattr(config, "use_sliding_window", True) and getattr(
+        config, "sliding_window", None
+    )
+    return config.model_type in PACKED_TYPES and kinds == {"full_attention"} and not windowed
+
+
+def has_experts(config: PretrainedConfig) -> bool:
+    """True for a mixture of experts."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    return any(getattr(config, name, None) for name in names)
 
 
 def check_trainable(config: PretrainedConfig, path: str, key: str) -> None:
@@ -55,14 +69,19 @@ def check_trainable(config: PretrainedConfig, path: str, key: str) -> None:
     if not known or name in MODEL_FOR_MASKED_LM_MAPPING_NAMES or config.is_encoder_decoder:
         raise ModelError(
             f"{key} {path!r} has type {name!r}, which is no causal language model of transformers; "
-            f"use another model, for instance of type {', '.join(PACKED_TYPES)}"
+            f"use another model, for instance of type {', '.join(PACKED_TYPES[:3])}"
+        )
+    if config.get_text_config() is not config:
+        raise ModelError(
+            f"{key} {path!r} of type {name!r} has parts for images or sound, and the learner "
+            "trains language models alone; use a model of text only"
         )
     for setting in _SCALED_LOGITS:
-        if getattr(config.get_text_config(), setting, None) not in (None, 1, 1.0):
+        if getattr(config, setting, None) not in (None, 1, 1.0):
             raise ModelError(
                 f"{key} {path!r} of type {name!r} changes its logits ({setting}), which the "
                 "learner does not support; use another model, for instance of type "
-                f"{', '.join(PACKED_TYPES)}"
+                f"{', '.join(PACKED_TYPES[:3])}"
             )
 
 

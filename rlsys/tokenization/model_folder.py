@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from rlsys.assets import SHIPPED, shipped_path
 from rlsys.config import ModelConfig
 from rlsys.errors import ModelError
-from rlsys.model_types import check_trainable
+from rlsys.model_types import check_trainable, has_experts
 from rlsys.tokenization.weight_files import check_files
 
 if TYPE_CHECKING:
@@ -65,6 +65,13 @@ def check_model(
     whole = _model_settings(model.path, folder, key)
     if trained:
         check_trainable(whole, model.path, f"{key}.path")
+        if on_cpu and has_experts(whole):
+            # vLLM keeps copies of the experts' weights for its CPU kernels and leaves them as they
+            # were when new weights arrive; the canary would end the run at the first sync.
+            raise ModelError(
+                f"{key}.path {model.path!r} is a mixture of experts, whose weights engines on the "
+                f"CPU cannot replace; set {engines}.gpus_per_engine or use another model"
+            )
     settings = whole.get_text_config()
     positions: int | None = getattr(settings, "max_position_embeddings", None)
     if model.max_length is not None and positions is not None and model.max_length > positions:

@@ -30,9 +30,12 @@ class UserText:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Collect the texts of the tokenizer's control tokens."""
         self._tokenizer = tokenizer
-        texts = sorted(control_texts(tokenizer), key=len, reverse=True)
-        # A lookahead finds every place where a text begins, also inside another one.
-        self._begins = re.compile(f"(?={'|'.join(map(re.escape, texts))})") if texts else None
+        texts = sorted(control_texts(tokenizer))
+        # A lookahead finds every place where a text begins, also inside another one. Some
+        # tokenizers have thousands of such texts, so the first character is looked at alone before.
+        first = "".join({re.escape(text[0]) for text in texts})
+        whole = "|".join(map(re.escape, texts))
+        self._begins = re.compile(f"(?=[{first}])(?={whole})") if texts else None
 
     def marked(self, text: str) -> str:
         """Return `text` with a mark after the first character of every control token's text."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rlsys.errors import ModelError
 
@@ -65,7 +65,7 @@ def _check_length(file: Path, key: str) -> None:
         )
 
 
-def read_json(file: Path, key: str) -> dict[str, object]:
+def read_json(file: Path, key: str) -> dict[str, Any]:
     """Return the object of a JSON file of a model folder. Raises ModelError if it has none."""
     try:
         value = json.loads(file.read_text("utf-8"))

@@ -136,9 +136,9 @@ def test_policy_loads_with_the_names_of_the_checkpoint(tmp_path: Path) -> None:
     assert policy.head.weight is policy.model.model.embed_tokens.weight
 
 
-def test_unknown_attention_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
-    with pytest.raises(ModelError, match="'gpt2'; tree attention needs one of llama, qwen2, qwen3"):
+def test_a_model_without_causal_attention_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(ModelError, match=r"'bert', which is no causal .* llama, qwen2, qwen3"):
         load_policy(
             str(tmp_path),
             dtype=torch.float32,

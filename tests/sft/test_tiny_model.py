@@ -42,7 +42,7 @@ def test_end_of_thought_and_header_are_single_tokens_and_kept_by_decoding() -> N
     end = tokenizer(TINY_ENVIRONMENT.think_end, add_special_tokens=False)["input_ids"]
     assert len(end) == 1
     assert tokenizer.decode([*end, *header], skip_special_tokens=True) == (
-        TINY_ENVIRONMENT.think_end + TINY_ENVIRONMENT.answer_header
+        f"{TINY_ENVIRONMENT.think_end}{TINY_ENVIRONMENT.answer_header}"
     )
 
 

@@ -10,17 +10,15 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
+    AutoConfig,
+    AutoModelForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
 )
 
 Family = Literal["qwen2.5", "llama-3"]
@@ -52,6 +50,16 @@ _TEMPLATE = {
         "{% if add_generation_prompt %}"
         "{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
     ),
+}
+_SHAPE = {
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+    "dtype": "float32",
 }
 _CORPUS = (
     "<|x|> I think, so it is. Let me think about this: 3+8-2=9, then 12-7=5.\n\n",
@@ -92,34 +100,28 @@ def family_tokenizer(family: Family) -> PreTrainedTokenizerFast:
 
 def build_family(family: Family, folder: Path) -> Path:
     """Write tokenizer, settings and weights of the family into `folder`; return it."""
+    if family == "qwen2.5":
+        return build_model("qwen2", {}, folder)
+    rope = {"rope_type": "default", "rope_theta": 500000.0}
+    return build_model("llama", {"rope_parameters": rope}, folder, family)
+
+
+def build_model(
+    model_type: str, settings: dict[str, Any], folder: Path, family: Family = "qwen2.5"
+) -> Path:
+    """Write a random model of any type with the tokenizer of a family; return its folder."""
     tokenizer = family_tokenizer(family)
     tokenizer.save_pretrained(folder)
-    model = _model(family, len(tokenizer))
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(
+        model_type, **{"vocab_size": len(tokenizer), "pad_token_id": 0, **_SHAPE, **settings}
+    )
+    model = AutoModelForCausalLM.from_config(config)
     _teach_end(model, tokenizer)
     model.save_pretrained(folder)
-    settings = {"eos_token_id": [tokenizer.eos_token_id]}
-    (folder / "generation_config.json").write_text(json.dumps(settings))
+    eos = {"eos_token_id": [tokenizer.eos_token_id]}
+    (folder / "generation_config.json").write_text(json.dumps(eos))
     return folder
-
-
-def _model(family: Family, vocabulary: int) -> PreTrainedModel:
-    torch.manual_seed(0)
-    shape = {
-        "vocab_size": vocabulary,
-        "hidden_size": 128,
-        "intermediate_size": 192,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
-        "tie_word_embeddings": False,
-        "dtype": "float32",
-    }
-    if family == "qwen2.5":
-        return Qwen2ForCausalLM(Qwen2Config(**shape))
-    return LlamaForCausalLM(
-        LlamaConfig(**shape, rope_parameters={"rope_type": "default", "rope_theta": 500000.0})
-    )
 
 
 def _teach_end(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:

@@ -47,7 +47,11 @@ def change(file: Path, **values: object) -> None:
 
 def lfs(file: str) -> Callable[[Path], None]:
     text = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n"
-    return lambda folder: (folder / file).write_text(text) and None
+
+    def write(folder: Path) -> None:
+        (folder / file).write_text(text)
+
+    return write
 
 
 def cut_off(folder: Path) -> None:
@@ -87,6 +91,11 @@ FOLDERS: list[tuple[Callable[[Path], None], str]] = [
     ),
     (settings(model_type="bert"), r"type 'bert', which is no causal language model"),
     (settings(model_type="nothing"), r"config.json of model.path .* cannot be used"),
+    (settings(model_type="gemma3"), r"'gemma3' has parts for images or sound"),
+    (
+        settings(model_type="qwen3_moe", num_experts=4, num_experts_per_tok=2),
+        "is a mixture of experts, whose weights engines on the CPU cannot replace",
+    ),
     (settings(model_type="t5"), r"type 't5', which is no causal language model"),
     (
         settings(model_type="gemma2", final_logit_softcapping=30.0, head_dim=32),

@@ -22,7 +22,7 @@ ORDINARY = (
 
 
 def render(tokenizer: object, text: str, config: PromptConfig) -> list[int]:
-    renderer = PromptRenderer(tokenizer, config)  # type: ignore[arg-type]
+    renderer = PromptRenderer(tokenizer, config)
     return list(renderer.render(Problem(id="p", text=text, answer="1")).tolist())
 
 
@@ -31,7 +31,7 @@ def templated(tokenizer: object, text: str) -> list[int]:
     written = tokenizer.apply_chat_template(  # type: ignore[attr-defined]
         [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
     )
-    return encode(tokenizer, written)  # type: ignore[arg-type]
+    return encode(tokenizer, written)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -17,7 +17,7 @@ import pytest
 import torch
 import yaml
 from commands import Command
-from families import END, FAMILIES, Family, build_family
+from families import END, FAMILIES, Family, build_family, build_model
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from actors.generation import GenerationActor
@@ -103,7 +103,8 @@ def play(folder: Path, think_end: str | None) -> Played:
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request: pytest.FixtureRequest) -> Family:
-    return request.param
+    name: Family = request.param
+    return name
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +193,8 @@ def check_logprobs(played: Played) -> None:
 def path_logprobs(model: PreTrainedModel, episode: Episode, number: int) -> np.ndarray:
     """Log-probs of the tokens of one segment, from a plain run of the path that leads to it."""
     segment = episode.segments[number]
-    stem, at = [], segment
+    stem: list[np.ndarray] = []
+    at = segment
     while at.parent >= 0:
         stem.insert(0, episode.segments[at.parent].token_ids[: at.cut])
         at = episode.segments[at.parent]
@@ -200,10 +202,12 @@ def path_logprobs(model: PreTrainedModel, episode: Episode, number: int) -> np.n
     ids = torch.from_numpy(np.concatenate([before, segment.token_ids]).astype(np.int64))[None]
     with torch.no_grad():
         logp = torch.log_softmax(model(ids).logits[0, len(before) - 1 : -1], -1)
-    return logp.gather(1, ids[0, len(before) :, None])[:, 0].numpy()
+    values: np.ndarray = logp.gather(1, ids[0, len(before) :, None])[:, 0].numpy()
+    return values
 
 
-def test_two_steps_of_training(family: Family, folder: Path, tmp_path: Path) -> None:
+def train(folder: Path, tmp_path: Path) -> list[dict[str, Any]]:
+    """Train two steps on the CPU; return the metrics of the steps."""
     config: dict[str, Any] = {
         "steps": 2,
         "model": {"path": str(folder)},
@@ -231,5 +235,33 @@ def test_two_steps_of_training(family: Family, folder: Path, tmp_path: Path) -> 
         command.kill_all()
     assert [row["step"] for row in rows] == [1, 2]
     for row in rows:
-        assert row["gap/max"] < 1e-3  # packed log-probs of the learner against the engine's
+        assert row["gap/max"] < 1e-3  # the learner's log-probs against the engine's
+        assert row["gap/canary"] < 1e-4
+    return rows
+
+
+def test_two_steps_of_training(folder: Path, tmp_path: Path) -> None:
+    rows = train(folder, tmp_path)
     assert max(row["thought/closed"] for row in rows) > 0
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "gemma3_text": {
+        "head_dim": 32,
+        "sliding_window": 16,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "tie_word_embeddings": False,
+    },
+    "mistral": {"sliding_window": 16, "head_dim": 32},
+}
+EXPERTS = {"head_dim": 32, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_families_train(name: str, tmp_path: Path) -> None:
+    """Sliding windows, whose paths are rows of their own."""
+    train(build_model(name, OTHERS[name], tmp_path / name), tmp_path)
+
+
+def test_experts_of_engine_and_learner_agree(tmp_path: Path) -> None:
+    check_logprobs(play(build_model("qwen3_moe", EXPERTS, tmp_path / "model"), END))
