@@ -47,12 +47,12 @@ class Nodes:
 
     def drain(self, node: Any) -> None:
         """As a cloud that will take a preemptible machine away."""
-        from ray._raylet import GcsClient
+        from ray import _raylet
         from ray.core.generated import autoscaler_pb2
 
         reason = autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
         deadline_ms = int((time.time() + NOTICE_S) * 1000)
-        accepted, why = GcsClient(address=self.address).drain_node(
+        accepted, why = _raylet.GcsClient(address=self.address).drain_node(
             node.node_id, reason, "a notice", deadline_ms
         )
         assert accepted, why

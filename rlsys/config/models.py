@@ -50,7 +50,7 @@ class GenerationConfig(EnginesConfig):
     """An engine that does not answer for so long is ended and started again. Keep it below
     sync.deadline_s."""
     restarts: NonNegativeInt = 3
-    """How often an engine that died is started again; a node that fails or is drained costs none."""
+    """How often an engine that died is started again. A lost or drained node costs none."""
     restart_s: PositiveFloat = 600.0
     """How long one start may take, and how long requests wait while too few engines serve."""
     min_engines: PositiveInt = 1

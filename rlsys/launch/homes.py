@@ -14,7 +14,7 @@ import ray
 
 from rlsys.launch.nodes import Cluster
 from rlsys.launch.placement import RayOptions, node_of, reserve_elsewhere
-from rlsys.launch.resources import Bundle
+from rlsys.launch.room import Bundle
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle

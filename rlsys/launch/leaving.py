@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from rlsys.launch.homes import EngineHomes
 from rlsys.launch.nodes import Cluster, Place, cluster_now, place_of
 from rlsys.launch.placement import RayOptions, node_of
-from rlsys.launch.resources import Bundle
+from rlsys.launch.room import Bundle
 from rlsys.training.protocols import Departure
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from rlsys.launch.placement import NodeState, registered_nodes
-from rlsys.launch.resources import Bundle, Room, unplaced
+from rlsys.launch.room import Bundle, Room, unplaced
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle

@@ -25,7 +25,8 @@ from rlsys.launch.engines import close_within_limit, engine_pool, reflection_poo
 from rlsys.launch.homes import EngineHomes
 from rlsys.launch.node_checks import check_nodes
 from rlsys.launch.placement import Placement, RayOptions, reserve_placement
-from rlsys.launch.resources import Bundle, reflection_shares_policy_card
+from rlsys.launch.resources import reflection_shares_policy_card
+from rlsys.launch.room import Bundle
 from rlsys.launch.runner import RayRunner
 from rlsys.tokenization.model_folder import resolve_model_path
 

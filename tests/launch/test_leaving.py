@@ -12,7 +12,7 @@ from rlsys.launch import leaving
 from rlsys.launch.leaving import Followed
 from rlsys.launch.nodes import Cluster, Place
 from rlsys.launch.placement import NodeState
-from rlsys.launch.resources import Bundle
+from rlsys.launch.room import Bundle
 from rlsys.training.protocols import Departure
 
 RANK = Bundle("learner rank", 1, 0)
