@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,12 @@ class Nodes:
 
     def drain(self, node: Any) -> None:
         """As a cloud that will take a preemptible machine away."""
-        from ray import _raylet
+        raylet: Any = import_module("ray._raylet")  # a compiled module without types
         from ray.core.generated import autoscaler_pb2
 
         reason = autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
         deadline_ms = int((time.time() + NOTICE_S) * 1000)
-        accepted, why = _raylet.GcsClient(address=self.address).drain_node(
+        accepted, why = raylet.GcsClient(address=self.address).drain_node(
             node.node_id, reason, "a notice", deadline_ms
         )
         assert accepted, why
