@@ -3,7 +3,7 @@
 import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import requests
@@ -15,6 +15,7 @@ pytest.importorskip("opentelemetry.sdk", reason="needs the packages of ray[defau
 import ray
 
 from rlsys.launch.gauges import GaugedReporter
+from rlsys.training.ledger import GroupFate
 
 pytestmark = [pytest.mark.slow]
 
@@ -35,6 +36,9 @@ class Notes:
         self, step: int, numbers: dict[str, float], episodes: list[dict[str, object]]
     ) -> None:
         self.calls.append(("evaluation", step, numbers, episodes))
+
+    def fates(self, fates: Sequence[GroupFate]) -> None:
+        self.calls.append(("fates", *fates))
 
     def rewind(self, step: int) -> None:
         self.calls.append(("rewind", step))
@@ -78,6 +82,7 @@ def test_numbers_of_steps_and_evaluations_are_served(endpoint: str) -> None:
     reporter.step(2, {"loss": math.nan, "score/mean": 0.75, "tokens/Größe\ud800": 3.0})
     reporter.evaluation(2, {"score/16": 0.5, "thought/length": 9.0}, [])
     reporter.episodes(2, [])
+    reporter.fates([])
     reporter.message("hello")
 
     found = scraped(endpoint, "evaluation/thought/length")
@@ -91,5 +96,5 @@ def test_numbers_of_steps_and_evaluations_are_served(endpoint: str) -> None:
     }
     reporter.rewind(0)
     assert [call[0] for call in notes.calls] == [
-        *("step", "step", "evaluation", "episodes", "message", "rewind"),
+        *("step", "step", "evaluation", "episodes", "fates", "message", "rewind"),
     ]
