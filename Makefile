@@ -1,6 +1,6 @@
 # make demo     set up, then train the tiny reasoner with BRPO on this machine (no GPU needed)
 # make test     set up, then lint, type-check and test
-# make chaos    set up, then kill, stop and signal processes of whole runs (20 minutes)
+# make chaos    set up, then kill, stop and signal processes and nodes of whole runs (60 minutes)
 # make mutants  set up, then check that the tests notice the mistakes of tests/mutants.toml
 # make setup    the environment alone: .venv with the locked CPU stack
 # make docs     the manual as a website in site/, built in an environment of its own: .venv-docs
@@ -22,7 +22,8 @@ test: setup lint
 	$(BIN)/python tests/mutants.py
 
 chaos: setup
-	$(BIN)/python -m pytest --chaos tests/test_faults.py tests/test_chaos.py
+	$(BIN)/python -m pytest --chaos tests/test_faults.py tests/test_chaos.py tests/test_nodes.py \
+	    tests/test_signal_moments.py tests/test_hostile_strings.py
 
 mutants: setup
 	$(BIN)/python tests/mutants.py

@@ -17,11 +17,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, cast
 
 import numpy as np
 
+from actors.engine_state import EngineCounts, Heartbeat
 from actors.sampled_logprobs import LogprobFetcher, Span, candidates, sampled_logprobs
 from actors.stored_bucket import bucket_file
 from actors.vllm_settings import EngineSpec, engine_args
@@ -37,29 +37,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 INITIAL_VERSION = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class EngineCounts:
-    """Prompt tokens since the start."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    """Those that were found in the prefix cache."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    """What an actor says about itself at any time."""
-
-    life: str
-    """Differs between two processes that Ray started for the same actor."""
-    serving: bool
-    """True if requests are answered, with weights that were checked."""
-    silent_s: float
-    """Age of the oldest call that the engine's own processes have not answered yet."""
-    finished_tokens: int
-    """Sampled tokens of all finished requests."""
+DEATH_CHECK_S: Final = 0.5
+"""How often a call that waits looks whether vLLM's process is still there."""
 
 
 class GenerationActor:
@@ -93,11 +72,17 @@ class GenerationActor:
         from vllm import __version__
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        self._engine = AsyncLLM.from_engine_args(engine_args(self._spec))
+        try:
+            self._engine = AsyncLLM.from_engine_args(engine_args(self._spec))
+        except Exception as error:
+            raise EngineError(
+                f"engine {self._spec.index} could not start ({' '.join(str(error).split())}); set "
+                "RLSYS_ACTOR_LOGS=1 to see vLLM's own output"
+            ) from error
         self._cache_block = int(self._engine.vllm_config.cache_config.block_size)
         await self._call_workers(WeightReceiver.rlsys_die_with_parent)
         # Of every tensor-parallel rank, and all of them can or none.
-        if all(await self._engine.collective_rpc(WeightReceiver.rlsys_keep_logprobs.__name__)):
+        if all(await self._rpc(self._engine, WeightReceiver.rlsys_keep_logprobs.__name__)):
             self._logprobs = LogprobFetcher(self._take_logprobs)
         if serve:
             self._serve()
@@ -184,12 +169,9 @@ class GenerationActor:
 
     async def _take_logprobs(self, spans: Sequence[Span]) -> bytes:
         with self._timed() as engine:
-            parts = await engine.collective_rpc(
-                WeightReceiver.rlsys_take_logprobs.__name__, args=([tuple(s) for s in spans],)
-            )
+            parts = await self._rpc(engine, "rlsys_take_logprobs", [tuple(span) for span in spans])
         # Every tensor-parallel rank samples the same tokens.
-        first: bytes = parts[0]
-        return first
+        return cast(bytes, parts[0])
 
     async def _finish(
         self, token_ids: Tokens, params: SamplingParams, version: int
@@ -209,9 +191,7 @@ class GenerationActor:
         """Bring the engine's workers into the learner's group, from rank `first_rank` on."""
         # Not counted as silence: it waits for all members of the group.
         with self._named_death() as engine:
-            await engine.collective_rpc(
-                "rlsys_join_nccl", args=(host, port, first_rank, world_size)
-            )
+            await self._rpc(engine, "rlsys_join_nccl", host, port, first_rank, world_size)
 
     async def begin_update(self) -> None:
         """Stop serving, freeze requests in flight, drop every cached prefix, open the reload.
@@ -249,7 +229,7 @@ class GenerationActor:
         """Load buckets from the learner's broadcasts."""
         # Not counted as silence: the broadcasts wait for the learner.
         with self._named_death() as engine:
-            await engine.collective_rpc("rlsys_receive_nccl", args=(buckets,))
+            await self._rpc(engine, "rlsys_receive_nccl", buckets)
 
     async def finish_update(self, version: int) -> None:
         """Make the received weights live as `version` and let frozen requests go on.
@@ -317,7 +297,23 @@ class GenerationActor:
     ) -> None:
         """Call a WeightReceiver method in every worker; vLLM takes it by its name."""
         with self._timed() as engine:
-            await engine.collective_rpc(method.__name__, args=args, kwargs=kwargs)
+            await self._rpc(engine, method.__name__, *args, **kwargs)
+
+    async def _rpc(
+        self, engine: AsyncLLM, method: str, *args: object, **kwargs: object
+    ) -> list[object]:
+        """Call a method in every worker; raises EngineDied soon after vLLM's process died.
+
+        vLLM itself never answers a call that was under way then.
+        """
+        call = asyncio.ensure_future(engine.collective_rpc(method, args=args, kwargs=kwargs))
+        try:
+            while not (await asyncio.wait({call}, timeout=DEATH_CHECK_S))[0]:
+                if engine.errored:
+                    raise self._death()
+            return list(call.result())
+        finally:
+            call.cancel()
 
     @contextmanager
     def _timed(self) -> Iterator[AsyncLLM]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import ActorDiedError, RayActorError
 
-from actors.generation import EngineCounts, Heartbeat
+from actors.engine_state import EngineCounts, Heartbeat
 from rlsys.errors import EngineDied
 from rlsys.types import Completion, Floats, GenerationRequest, Tokens
 from rlsys.weights import Bucket, StoredBucket
@@ -29,9 +30,18 @@ class EngineHandle:
     Each of them raises what the actor raises, and ProcessDied if the process is gone.
     """
 
-    def __init__(self, index: int, actor: ActorHandle) -> None:
+    def __init__(self, index: int, actor: ActorHandle, name: str | None = None) -> None:
+        """Call `actor`.
+
+        Args:
+            index: EngineSpec.index, for messages.
+            actor: the handle of Ray.
+            name: of the actor. If the actor is dead for good, an engine that has moved to another
+                node may have a new actor with this name.
+        """
         self.actor = actor
         self._index = index
+        self._name = name
 
     async def start(self, serve: bool) -> str:
         """Load the engine and return vLLM's version."""
@@ -100,6 +110,9 @@ class EngineHandle:
         try:
             return await reference
         except RayActorError as error:
+            if self._name is not None and isinstance(error, ActorDiedError):
+                with suppress(ValueError):  # nobody has the name, or not yet
+                    self.actor = ray.get_actor(self._name)
             raise ProcessDied(
                 f"the process of engine {self._index} died; give the same command again to go on "
                 f"from the last checkpoint ({' '.join(str(error).split())})"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from actors.generation import EngineCounts
+from actors.engine_state import EngineCounts
 from actors.handles import EngineHandle
 from actors.sink import EngineSink
 from rlsys.config import Policy
@@ -38,16 +38,25 @@ class GenerationPool:
     """
 
     def __init__(
-        self, engines: Sequence[ActorHandle], *, min_engines: int = 1, patience_s: float = 600.0
+        self,
+        engines: Sequence[ActorHandle],
+        *,
+        names: Sequence[str] | None = None,
+        min_engines: int = 1,
+        patience_s: float = 600.0,
     ) -> None:
         """Route to `engines`, Ray handles of GenerationActors in the order of EngineSpec.index.
 
         Args:
             engines: the handles.
+            names: of the actors, if they have names; see EngineHandle.
             min_engines: with fewer engines, requests wait until one serves again.
             patience_s: how long they wait.
         """
-        self.engines = [EngineHandle(index, actor) for index, actor in enumerate(engines)]
+        self.engines = [
+            EngineHandle(index, actor, None if names is None else names[index])
+            for index, actor in enumerate(engines)
+        ]
         self.sink = EngineSink(dict(enumerate(self.engines)))
         self.rerouted = 0
         """Requests that had to be sent again."""

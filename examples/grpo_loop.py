@@ -44,7 +44,7 @@ async def train(config: RunConfig, inputs: Inputs) -> None:
     """The whole method."""
     problems = [task for task in inputs.train if isinstance(task, Problem)]
     tasks = TaskStream(problems, seed=config.seed, shuffle=True)
-    async with training_processes(config, inputs) as (learner, engines, _, folder, _):
+    async with training_processes(config, inputs) as (learner, engines, _, folder, *_):
         environment = make_environment(config, inputs, engines)
         weights = await connect(config, learner, engines, folder, inputs.canary)
         await weights.publish(0)

@@ -61,9 +61,12 @@ def tree_attention(
 ) -> tuple[torch.Tensor, None]:
     """FlexAttention as transformers calls it: [R, heads, T, channels] in, [R, T, ...] out.
 
-    transformers' own version copies keys and values to all heads unless their number is a power of
-    two, and leaves the tiles to torch.
+    transformers' own version leaves the tiles to torch.
     """
+    # Copied to all query heads: the backward pass has one program per block of keys and key head,
+    # and two key heads are too few for a card (benchmarks/attention_speed.py).
+    group = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
     flex = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
     out = flex(
         query,
@@ -71,7 +74,6 @@ def tree_attention(
         value,
         block_mask=attention_mask,
         scale=scaling,
-        enable_gqa=query.shape[1] != key.shape[1],
         kernel_options=_tiles(query),
     )
     return out.transpose(1, 2).contiguous(), None

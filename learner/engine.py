@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import socket
 import sys
 from typing import TYPE_CHECKING
 
@@ -30,21 +31,46 @@ REDUCE_BUCKET = 50_000_000
 """Elements per gradient reduction; DeepSpeed's default, ten times that, allocates gigabytes."""
 
 
-def join(spec: LearnerSpec, master_address: str, master_port: int) -> None:
-    """Join the process group of all ranks; returns once every rank has."""
+def host_store(address: str, port: int) -> torch.distributed.TCPStore:
+    """Serve the meeting point of all ranks at one address of this machine.
+
+    Left to itself, torch would listen at all its addresses, and asks nobody for a password.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        listener = socket.create_server((address, port), family=family)
+    except OSError:  # a container whose address outside is not one that it has inside
+        listener = socket.create_server(("", port))
+    return torch.distributed.TCPStore(
+        address, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
+
+
+def join(
+    spec: LearnerSpec, master_address: str, master_port: int
+) -> torch.distributed.TCPStore | None:
+    """Join the process group of all ranks; returns once every rank has.
+
+    Returns:
+        On rank 0 the meeting point, which ends with this object.
+    """
+    store = host_store(master_address, master_port) if spec.rank == 0 else None
     os.environ.update(
         RANK=str(spec.rank),
         LOCAL_RANK="0",  # Ray shows a rank only its own card
         WORLD_SIZE=str(spec.config.ranks),
         MASTER_ADDR=master_address,
         MASTER_PORT=str(master_port),
+        TORCHELASTIC_USE_AGENT_STORE="True",  # torch then starts no store of its own
         DS_ACCELERATOR=spec.device_type,
     )
-    if spec.config.ranks > 1:
+    if spec.rank == 0:
+        address = master_address
+    else:
         import ray
 
         address = ray.util.get_node_ip_address()
-        os.environ.update(interface_variables(address, interfaces()))
+    os.environ.update(interface_variables(address, interfaces()))
     if spec.device_type == "cuda":
         torch.cuda.set_device(0)
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
@@ -57,6 +83,7 @@ def join(spec: LearnerSpec, master_address: str, master_port: int) -> None:
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
     backend = "nccl" if spec.device_type == "cuda" else "gloo"
     deepspeed.init_distributed(dist_backend=backend, verbose=False)
+    return store
 
 
 def build_engine(policy: torch.nn.Module, spec: LearnerSpec) -> DeepSpeedEngine:

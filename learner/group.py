@@ -102,12 +102,14 @@ class LearnerGroup:
         await group.setup()
         return group
 
-    async def restart(self) -> None:
+    async def restart(self, options: Sequence[Mapping[str, object]]) -> None:
         """End all ranks, start new ones and load the policy of the start of the run.
 
         All of them, because a rank that lost another one may wait for it in a collective for ever.
+        `options` are Ray actor options of every rank, as in the constructor.
         """
         self._kill()
+        self._options = options
         self._ranks = self._new_ranks()
         await self.setup()
 
@@ -128,7 +130,8 @@ class LearnerGroup:
 
     async def node(self) -> str:
         """Return Ray's id of rank 0's node."""
-        return await self._ranks[0].node()
+        (node,) = await self._all([self._ranks[0].node()])
+        return node
 
     async def step(self, groups: Sequence[TrainGroup]) -> dict[str, float]:
         """Train on a batch of groups; return LearnerWorker.step's metrics under a run's names."""
@@ -168,7 +171,7 @@ class LearnerGroup:
     async def save(self, folder: Path) -> None:
         """Write a checkpoint to `folder`; all its files are on the driver's node in the end."""
         folder = folder.absolute()
-        apart = await ranks_apart(self._ranks, folder.parent)
+        (apart,) = await self._all([ranks_apart(self._ranks, folder.parent)])
         # What a killed save left there would be fetched with the checkpoint.
         await self._all(remove(rank, folder.parent) for rank in apart)
         await self._all(rank.save(folder) for rank in self._ranks)
@@ -178,7 +181,7 @@ class LearnerGroup:
     async def load(self, folder: Path) -> None:
         """Continue from a checkpoint; raises CheckpointError if it does not fit."""
         folder = folder.absolute()
-        apart = await ranks_apart(self._ranks, folder.parent)
+        (apart,) = await self._all([ranks_apart(self._ranks, folder.parent)])
         await self._all(bring(rank, folder) for rank in apart)
         await self._all(rank.load(folder) for rank in self._ranks)
         await self._all(remove(rank, folder.parent) for rank in apart)
@@ -186,14 +189,14 @@ class LearnerGroup:
     async def export(self, folder: Path) -> None:
         """Write a Hugging Face folder of the current weights to the driver's node."""
         folder = folder.absolute()
-        writer = await ranks_apart(self._ranks[:1], folder.parent)
+        (writer,) = await self._all([ranks_apart(self._ranks[:1], folder.parent)])
         await self._all(rank.export(folder) for rank in self._ranks)
         for rank in writer:
             fetched = folder.with_name(folder.name + ".fetched")
             shutil.rmtree(fetched, ignore_errors=True)
-            await fetch(rank, folder, fetched)
+            await self._all([fetch(rank, folder, fetched)])
             replace_folder(fetched, folder)
-            await remove(rank, folder)
+            await self._all([remove(rank, folder)])
 
     async def answers(self) -> bool:
         """Return True if every rank takes calls, so none hangs in the last one."""

@@ -73,7 +73,7 @@ def read_state(folder: Path, layout: Layout, trained: Sequence[str]) -> TrainedS
         layout: ranks and stage that wrote it.
         trained: names of the trained parameters in the order of the model.
 
-    Raises KeyError, IndexError or OSError if the files are not those of this layout.
+    Raises KeyError, ValueError or OSError if the files are not those of this layout.
     """
     counters = load_model_states(model_states(folder))
     if layout.stage == 0:
@@ -87,8 +87,8 @@ def read_state(folder: Path, layout: Layout, trained: Sequence[str]) -> TrainedS
     found: dict[str, list[Piece]] = {}
     step = None
     for rank in range(layout.ranks):
-        (file,) = (folder / TAG).glob(f"*zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
-        state = load_states(file, "cpu", mapped=True)["optimizer_state_dict"]
+        state = load_states(_optimizer_file(folder, rank), "cpu", mapped=True)
+        state = state["optimizer_state_dict"]
         adam = state["optimizer_state_dict" if layout.stage == 3 else "base_optimizer_state"]
         step = _step(adam["state"])
         ranges = (
@@ -99,6 +99,14 @@ def read_state(folder: Path, layout: Layout, trained: Sequence[str]) -> TrainedS
         for name, piece in ranges:
             found.setdefault(name, []).append(piece)
     return TrainedState(pieces=found, step=step, counters=counters)
+
+
+def _optimizer_file(folder: Path, rank: int) -> Path:
+    # The name begins with bf16_ where the model is in bfloat16.
+    found = list((folder / TAG).glob(f"*zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"))
+    if len(found) != 1:
+        raise ValueError(f"rank {rank} has {len(found)} files of optimizer state, not 1")
+    return found[0]
 
 
 def _step(moments: Mapping[int, Mapping[str, torch.Tensor]]) -> torch.Tensor | None:
@@ -170,8 +178,8 @@ def restore_state(engine: DeepSpeedEngine, saved: TrainedState) -> None:
 
 
 def _compare(trained: Mapping[str, torch.nn.Parameter], saved: TrainedState) -> None:
-    for name in sorted(trained.keys() ^ saved.pieces.keys()):
-        raise ValueError(f"it was written for other weights than {name}")
+    if other := sorted(trained.keys() ^ saved.pieces.keys()):
+        raise ValueError(f"it was written for other weights than {other[0]}")
     for name, parameter in trained.items():
         size = getattr(parameter, "ds_numel", parameter.numel())  # a stage-3 parameter is empty
         found = sum(piece.length for piece in saved.pieces[name])
@@ -197,7 +205,7 @@ def _restore_range(
     adam: torch.optim.Optimizer,
     vectors: Sequence[torch.Tensor],
 ) -> None:
-    mapping = parameter._hp_mapping  # type: ignore[attr-defined]
+    mapping = parameter._hp_mapping
     if mapping is None:  # all of it belongs to other ranks
         return
     vector = vectors[mapping.param_group_index]
@@ -215,7 +223,7 @@ def _restore_share(
 ) -> None:
     from deepspeed.utils import safe_set_local_fp32_param, safe_set_local_optimizer_state
 
-    share: torch.Tensor = parameter.ds_tensor  # type: ignore[attr-defined]
+    share: torch.Tensor = parameter.ds_tensor
     start = min(torch.distributed.get_rank() * share.numel(), value.numel())
     ours = value[start : start + share.numel()]
     padded = torch.nn.functional.pad(ours, (0, share.numel() - ours.numel()))

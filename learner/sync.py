@@ -77,8 +77,8 @@ class WeightSender:
         """Send every bucket; all ranks call it.
 
         Returns:
-            What the receiver needs of each: a file (shm, rank 0), an object of Ray (object_store, rank 0),
-            a flat CUDA buffer (ipc, every rank for the engine on its card), nothing (nccl).
+            What the receiver needs of each: a file (shm, rank 0), an object of Ray (object_store,
+            rank 0), a flat CUDA buffer (ipc, every rank for the engine on its card), nothing (nccl).
         """
         sent = [self._send(index) for index in range(len(self._buckets))]
         if torch.cuda.is_available():

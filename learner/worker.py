@@ -76,7 +76,7 @@ class LearnerWorker:
         With adapters no second model is loaded: the policy without them is the reference.
         """
         spec = self._spec
-        join(spec, master_address, master_port)
+        self._store = join(spec, master_address, master_port)
         # The same seed on every rank, so that adapters, which start from random numbers, are equal.
         torch.manual_seed(spec.seed)
         np.random.seed(spec.seed)

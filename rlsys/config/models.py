@@ -50,11 +50,12 @@ class GenerationConfig(EnginesConfig):
     """An engine that does not answer for so long is ended and started again. Keep it below
     sync.deadline_s."""
     restarts: NonNegativeInt = 3
-    """How often an engine that died is started again."""
+    """How often an engine that died is started again; a node that fails or is drained costs none."""
     restart_s: PositiveFloat = 600.0
     """How long one start may take, and how long requests wait while too few engines serve."""
     min_engines: PositiveInt = 1
-    """With fewer engines the run waits for a restart; it ends if none is left to wait for."""
+    """With fewer engines the run waits for a restart; it ends if none is left to wait for, or if no
+    node has room for one within restart_s."""
 
     @model_validator(mode="after")
     def _enough_engines(self) -> GenerationConfig:

@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 import ray
 
@@ -15,9 +16,13 @@ from actors.pools import GenerationPool
 from actors.reflection import ReflectionActor, ReflectionPool
 from actors.vllm_settings import EngineSpec, engine_environment
 from rlsys.config import EnginesConfig, GenerationConfig, ModelConfig, RevisionConfig
+from rlsys.launch.homes import StartEngine
 from rlsys.launch.placement import RayOptions
 from rlsys.launch.supervision import EngineSupervisor
 from rlsys.tokenization.model_folder import resolve_model_path
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
 
 CLOSE_SECONDS: Final = 20.0
 """How long actors may take to end by themselves before Ray kills them."""
@@ -33,7 +38,7 @@ def engine_pool(
     max_length: int,
     seed: int,
     options: Sequence[RayOptions],
-) -> GenerationPool:
+) -> tuple[GenerationPool, StartEngine]:
     """Start one actor per entry of `options`; no model is loaded yet.
 
     Ray starts an actor again whenever it dies, on another node if it must. It serves again when
@@ -45,20 +50,29 @@ def engine_pool(
         max_length: largest number of tokens of a whole sequence.
         seed: for samples without a seed of their own.
         options: Ray options of each actor, which decide where it runs.
+
+    Returns:
+        The pool, and a function that starts an engine with other options after its actor ended.
     """
-    actor = ray.remote(GenerationActor)
-    return GenerationPool(
-        [
-            # Without a limit here: the supervisor counts, and a process that loads no model is
-            # cheap. Calls that wait for an update must not keep heartbeats out.
-            actor.options(max_restarts=-1, max_concurrency=MAX_CALLS, **place_options).remote(
-                _spec(model, generation, max_length, seed, index)
-            )
-            for index, place_options in enumerate(options)
-        ],
+    actor, pool_name = ray.remote(GenerationActor), uuid4().hex
+
+    def name(index: int) -> str:
+        return f"engine-{index}-{pool_name}"
+
+    def start(index: int, options: RayOptions) -> ActorHandle:
+        # Without a limit of restarts here: the supervisor counts, and a process that loads no
+        # model is cheap. Calls that wait for an update must not keep heartbeats out.
+        return actor.options(
+            name=name(index), max_restarts=-1, max_concurrency=MAX_CALLS, **options
+        ).remote(_spec(model, generation, max_length, seed, index))
+
+    pool = GenerationPool(
+        [start(index, place) for index, place in enumerate(options)],
+        names=[name(index) for index in range(len(options))],
         min_engines=generation.min_engines,
         patience_s=generation.restart_s + generation.heartbeat_s,
     )
+    return pool, start
 
 
 def reflection_pool(
@@ -111,7 +125,7 @@ async def frozen_engines(
         "num_gpus": generation.gpus_per_engine,
         "runtime_env": {"env_vars": variables},
     }
-    pool = engine_pool(model, generation, max_length, seed, [options] * generation.engines)
+    pool, _ = engine_pool(model, generation, max_length, seed, [options] * generation.engines)
     supervisor = EngineSupervisor(pool, generation, tell=logging.getLogger("rlsys").warning)
     watching: asyncio.Task[None] | None = None
     try:

@@ -1,7 +1,8 @@
 """Reserves a place for every process of a run, and says what is missing while it waits.
 
 learner     on one node if one has room for all ranks, else on as few as possible
-engines     on as few nodes as possible; all cards of one engine are on one node
+engines     on as few nodes as possible; all cards of one engine are on one node; each engine has a
+            reservation of its own, so that it can move, unless it shares cards with others
 services    environment and grading actors: spread, on nodes without a GPU if these have room
 """
 
@@ -25,6 +26,7 @@ from rlsys.launch.resources import (
     placed_bundles,
     reflection_bundle,
     service_bundles,
+    shares_cards,
     unplaced,
 )
 
@@ -69,6 +71,10 @@ class Placement(NamedTuple):
     """Environment actors, then grading actors."""
     nodes: dict[str, list[str]]
     """Names of the bundles by id of their node."""
+    rank_bundles: list[Bundle]
+    """What each rank has reserved; empty if the ranks share a reservation with engines."""
+    engine_bundles: list[Bundle]
+    """What each engine has reserved; empty if engines share a reservation with others."""
 
 
 class _Slot(NamedTuple):
@@ -122,8 +128,14 @@ async def reserve_placement(
     slots = await waiting.reserve(learner, _strategy(learner)) if learner else []
     if config.cluster.layout == "split":
         engines = [_away_from(bundle, list(_nodes(slots))) for bundle in engines]
-    # Without ranks of their own these bundles hold the learner too.
-    slots += await waiting.reserve(engines, "PACK" if learner else _strategy(engines))
+    if shares_cards(config):
+        # Without ranks of their own these bundles hold the learner too.
+        slots += await waiting.reserve(engines, "PACK" if learner else _strategy(engines))
+    else:
+        # One node that joins is then enough for one engine: Ray gives all missing bundles of a
+        # group a new place at once, or none of them.
+        for bundle in engines:
+            slots += await waiting.reserve([bundle], "PACK")
     services = _without_gpus(service_bundles(config), registered_nodes())
     placement = _placement(config, slots, await waiting.reserve(services, "SPREAD"))
     if len(placement.nodes) > 1:
@@ -229,7 +241,7 @@ def _placement(
         for i in range(learner.ranks)
     ]
     if isinstance(config, SftConfig):
-        return Placement(ranks, [], [], [], nodes)
+        return Placement(ranks, [], [], [], nodes, [slot.bundle for slot in slots], [])
 
     def engines(wanted: EnginesConfig, bundle: Callable[[int], int]) -> list[RayOptions]:
         cpus, gpus = wanted.cpus_per_engine, wanted.gpus_per_engine
@@ -237,13 +249,66 @@ def _placement(
         return [_options(slots[bundle(i)], cpus, gpus, variables) for i in range(wanted.engines)]
 
     reflection = None if config.revision is None else config.revision.generation
+    movable, first_engine = not shares_cards(config), engine_bundle(config, 0)
+    last_engine = first_engine + config.generation.engines
+    own = [slot.bundle for slot in slots] if movable else []
     return Placement(
         ranks,
         engines(config.generation, partial(engine_bundle, config)),
         [] if reflection is None else engines(reflection, partial(reflection_bundle, config)),
         [_options(slot, slot.bundle.cpus, 0.0, {"OMP_NUM_THREADS": "1"}) for slot in services],
         nodes,
+        own[: learner.ranks],
+        own[first_engine:last_engine],
     )
+
+
+def node_of(options: RayOptions) -> str:
+    """Return the id of the node with the bundle of these options; empty if it has none now."""
+    from ray.util.placement_group import placement_group_table
+
+    group, place = _place(options)
+    table = placement_group_table(group)
+    return str(table["bundles_to_node_id"][place]) if table.get("state") == "CREATED" else ""
+
+
+def reserve_elsewhere(options: Sequence[RayOptions], bundles: Sequence[Bundle]) -> list[RayOptions]:
+    """Give up a whole placement group and reserve an equal one; return the options for it.
+
+    Ray kills the actors in the old group and makes the new one on nodes that are not drained, as
+    soon as there is room.
+
+    Args:
+        options: one for every bundle of the group, in order.
+        bundles: the bundles.
+    """
+    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    remove_placement_group(_place(options[0])[0])
+    group = placement_group(
+        [bundle.resources for bundle in bundles],
+        strategy="PACK",
+        bundle_label_selector=[dict(bundle.nodes.labels) for bundle in bundles],
+    )
+    return [
+        option
+        | {
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                placement_group=group, placement_group_bundle_index=place
+            )
+        }
+        for place, option in enumerate(options)
+    ]
+
+
+def _place(options: RayOptions) -> tuple[PlacementGroup, int]:
+    """Return the placement group and the bundle in options from `reserve_placement`."""
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    strategy = options["scheduling_strategy"]
+    assert isinstance(strategy, PlacementGroupSchedulingStrategy)
+    return strategy.placement_group, strategy.placement_group_bundle_index
 
 
 def _options(slot: _Slot, cpus: float, gpus: float, variables: dict[str, str]) -> RayOptions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -22,9 +22,10 @@ from learner.spec import LearnerSpec
 from rlsys.config import RunConfig
 from rlsys.environments.base import Inputs, ReflectionModel
 from rlsys.launch.engines import close_within_limit, engine_pool, reflection_pool
+from rlsys.launch.homes import EngineHomes
 from rlsys.launch.node_checks import check_nodes
 from rlsys.launch.placement import Placement, RayOptions, reserve_placement
-from rlsys.launch.resources import reflection_shares_policy_card
+from rlsys.launch.resources import Bundle, reflection_shares_policy_card
 from rlsys.launch.runner import RayRunner
 from rlsys.tokenization.model_folder import resolve_model_path
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
 
+ENVIRONMENT: Final = "environment actor "
+"""With its index, the name of an environment actor."""
 SERVICE_RESTARTS: Final = 10
 """How often an environment or grading actor is started again."""
 SERVICE_RETRIES: Final = 3
@@ -48,6 +51,12 @@ class Processes(NamedTuple):
     """Where weights pass from learner to engines."""
     services: dict[str, ActorHandle]
     """Environment and grading actors by name."""
+    homes: EngineHomes
+    """Where the engines stand."""
+    ranks: list[RayOptions]
+    """Ray options of the learner's ranks, as they are now."""
+    rank_bundles: list[Bundle]
+    """What each rank has reserved; empty if the learner cannot move to other nodes."""
 
     @property
     def actors(self) -> dict[str, ActorHandle]:
@@ -70,15 +79,15 @@ def weights_folder(run_dir: Path) -> Path:
 @asynccontextmanager
 async def evaluation_processes(
     config: RunConfig, inputs: Inputs, tell: Callable[[str], None]
-) -> AsyncIterator[RayRunner]:
+) -> AsyncIterator[tuple[RayRunner, EngineHomes, dict[str, ActorHandle]]]:
     """Start what an evaluation needs: engines, environments and graders, but no learner."""
     placement = await reserve_placement(config, tell)
     await check_nodes(config, placement)
-    engines = _engine_pool(config, inputs, placement.engines)
+    engines, homes = _engines(config, inputs, placement)
     try:
-        runner, _ = _runner(config, inputs, placement, engines)
+        runner, services = _runner(config, inputs, placement, engines)
         await engines.start()
-        yield runner
+        yield runner, homes, services
     finally:
         await close_within_limit(engines.close())
 
@@ -96,7 +105,7 @@ async def training_processes(
     """
     placement = await reserve_placement(config, tell, moved)
     await check_nodes(config, placement)
-    engines = _engine_pool(config, inputs, placement.engines)
+    engines, homes = _engines(config, inputs, placement)
     reflection = _reflection_pool(config, inputs, placement.reflection)
     folder = weights_folder(config.run_dir)
     shutil.rmtree(folder, ignore_errors=True)
@@ -107,7 +116,16 @@ async def training_processes(
     try:
         learner = await LearnerGroup.start(_learner_spec(config), placement.ranks)
         await starting
-        yield Processes(learner, engines, runner, str(folder), services)
+        yield Processes(
+            learner=learner,
+            engines=engines,
+            runner=runner,
+            folder=str(folder),
+            services=services,
+            homes=homes,
+            ranks=placement.ranks,
+            rank_bundles=placement.rank_bundles,
+        )
     finally:
         runner.close()
         if starting.done():  # an actor that still loads takes no call; Ray kills it
@@ -119,10 +137,13 @@ async def training_processes(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _engine_pool(config: RunConfig, inputs: Inputs, options: list[RayOptions]) -> GenerationPool:
-    return engine_pool(
-        config.model, config.generation, inputs.longest_sequence, config.seed, options
+def _engines(
+    config: RunConfig, inputs: Inputs, placement: Placement
+) -> tuple[GenerationPool, EngineHomes]:
+    pool, start = engine_pool(
+        config.model, config.generation, inputs.longest_sequence, config.seed, placement.engines
     )
+    return pool, EngineHomes(start, placement.engines, placement.engine_bundles)
 
 
 def _reflection_pool(
@@ -176,9 +197,14 @@ def _runner(
         environment.options(**options, **again).remote(config, packed, inputs.longest_sequence)
         for options in placement.services[:first_grader]
     ]
-    services = {f"environment actor {i}": actor for i, actor in enumerate(environments)}
+    services = {f"{ENVIRONMENT}{i}": actor for i, actor in enumerate(environments)}
     services |= {f"grading actor {i}": actor for i, actor in enumerate(graders)}
     return RayRunner(environments, engines, moved), services
+
+
+def environment_indices(names: Iterable[str]) -> list[int]:
+    """Return the indices of the environment actors among the services with these names."""
+    return [int(n.removeprefix(ENVIRONMENT)) for n in names if n.startswith(ENVIRONMENT)]
 
 
 def _learner_spec(config: RunConfig) -> LearnerSpec:

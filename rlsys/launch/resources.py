@@ -164,6 +164,11 @@ def reflection_bundle(config: RunConfig, index: int) -> int:
     )
 
 
+def shares_cards(config: RunConfig) -> bool:
+    """True if processes of different kinds share GPUs, so that a bundle has several processes."""
+    return colocated(config.learner, config.generation) or reflection_shares_policy_card(config)
+
+
 def reflection_shares_policy_card(config: RunConfig) -> bool:
     """True if engine i of the reflection model shares GPU i with engine i of the policy.
 

@@ -32,6 +32,7 @@ class RayRunner:
         self.engines = engines
         self._environments = list(environments)
         self._running = [0] * len(self._environments)
+        self._avoided: frozenset[int] = frozenset()
         self._moved = moved
 
     async def train_group(self, index: int, task: Task) -> FinishedGroup:
@@ -57,6 +58,10 @@ class RayRunner:
         self._moved()
         return result
 
+    def avoid(self, environments: Iterable[int]) -> None:
+        """Send no new group to these environment actors while there are others."""
+        self._avoided = frozenset(environments)
+
     async def rerouted(self) -> int:
         """Return how many requests had to be sent again, because an engine died."""
         return sum(await asyncio.gather(*(e.rerouted.remote() for e in self._environments)))
@@ -74,7 +79,7 @@ class RayRunner:
     @contextmanager
     def _environment(self) -> Iterator[ActorHandle]:
         """Lend the least busy environment actor for the time that one group takes."""
-        index = min(range(len(self._running)), key=self._running.__getitem__)
+        index = min(range(len(self._running)), key=lambda i: (i in self._avoided, self._running[i]))
         self._running[index] += 1
         try:
             yield self._environments[index]

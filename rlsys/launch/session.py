@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from math import ceil
 from typing import Any, TypeVar
 
@@ -13,6 +13,7 @@ import ray
 
 from rlsys.config import RunConfig, SftConfig
 from rlsys.errors import RlsysError
+from rlsys.launch.local_ray import closed_to_others
 from rlsys.launch.resources import Wanted, bundles, check_resources, starts_local_ray
 from rlsys.launch.worker import RUN_MARK, prepare_worker
 from rlsys.signals import (
@@ -39,14 +40,16 @@ def ray_session(config: Wanted) -> Iterator[None]:
     Raises:
         ResourceError: one of the bundles fits on no node.
     """
-    _connect(config)
-    interrupt_on_signals()  # ray.init has put a handler of its own for SIGTERM
-    try:
-        if starts_local_ray() or not isinstance(config, RunConfig | SftConfig):
-            check_resources(config, [dict(n["Resources"]) for n in ray.nodes() if n["Alive"]])
-        yield
-    finally:
-        ray.shutdown()
+    local = starts_local_ray()
+    with closed_to_others() if local else nullcontext():
+        _connect(config)
+        interrupt_on_signals()  # ray.init has put a handler of its own for SIGTERM
+        try:
+            if local or not isinstance(config, RunConfig | SftConfig):
+                check_resources(config, [dict(n["Resources"]) for n in ray.nodes() if n["Alive"]])
+            yield
+        finally:
+            ray.shutdown()
 
 
 def _connect(config: Wanted) -> None:

@@ -16,7 +16,14 @@ from rlsys.grading.compare import self_test
 from rlsys.launch.gauges import GaugedReporter
 from rlsys.launch.inputs import check_inputs
 from rlsys.launch.investigation import investigate
-from rlsys.launch.processes import Processes, evaluation_processes, training_processes
+from rlsys.launch.leaving import Followed
+from rlsys.launch.placement import reserve_elsewhere
+from rlsys.launch.processes import (
+    Processes,
+    environment_indices,
+    evaluation_processes,
+    training_processes,
+)
 from rlsys.launch.resuming import check_layout
 from rlsys.launch.runner import stored_groups
 from rlsys.launch.session import cause, ray_session, run
@@ -120,7 +127,9 @@ async def _train(
                     checkpoints=checkpoints,
                     actors=actors,
                 )
+                following = tasks.create_task(training.followed.watch())
                 finished = await training.to_the_end(resumed)
+                following.cancel()
         watchdog.cancel()
     return finished
 
@@ -139,11 +148,22 @@ class _Run:
     actors: dict[str, ActorHandle]
     """Filled with every actor of the run by name, for the watchdog."""
     supervisor: EngineSupervisor = field(init=False)
+    followed: Followed = field(init=False)
 
     def __post_init__(self) -> None:
+        processes = self.processes
+        self.followed = Followed(
+            processes.homes,
+            services=processes.services,
+            ranks=processes.ranks,
+            bundles=processes.rank_bundles,
+            tell=self.reporter.message,
+            avoid=lambda names: processes.runner.avoid(environment_indices(names)),
+        )
         self.supervisor = EngineSupervisor(
-            self.processes.engines,
+            processes.engines,
             self.config.generation,
+            homes=processes.homes,
             tell=self.reporter.message,
             moved=self.progress.moved,
         )
@@ -181,8 +201,12 @@ class _Run:
             f"{str(died).split('; give the same command')[0]}"
         )
         self.reporter.rewind(step)
+        ranks = self.processes.ranks
+        departure = self.followed.departure()
+        if departure is not None and departure.movable:
+            ranks[:] = reserve_elsewhere(ranks, self.processes.rank_bundles)
         with self.progress.waiting_for("the learner to start again"):
-            await self.processes.learner.restart()
+            await self.processes.learner.restart(ranks)
 
     async def _train_from(self, resumed: Checkpoint | None) -> bool:
         config, inputs, reporter, stop = self.config, self.inputs, self.reporter, self.stop
@@ -238,6 +262,7 @@ class _Run:
             reporter=self.reporter,
             stop=self.stop,
             progress=self.progress,
+            departure=self.followed.departure,
             faults=self._faults,
         )
         return parts, weights
@@ -255,11 +280,18 @@ class _Run:
 
 async def _evaluate(config: RunConfig, inputs: Inputs, reporter: Reporter) -> list[GroupReport]:
     async with (
-        evaluation_processes(config, inputs, reporter.message) as runner,
+        evaluation_processes(config, inputs, reporter.message) as (runner, homes, services),
         asyncio.TaskGroup() as tasks,
     ):
-        supervisor = EngineSupervisor(runner.engines, config.generation, tell=reporter.message)
-        watching = tasks.create_task(supervisor.watch(None))
+        followed = Followed(homes, services=services, tell=reporter.message)
+        supervisor = EngineSupervisor(
+            runner.engines, config.generation, homes=homes, tell=reporter.message
+        )
+        watching = [
+            tasks.create_task(followed.watch()),
+            tasks.create_task(supervisor.watch(None)),
+        ]
         reports = await evaluate_policy(runner, inputs.evaluation, reporter, 0)
-        watching.cancel()
+        for task in watching:
+            task.cancel()
     return reports

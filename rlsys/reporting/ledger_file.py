@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +19,7 @@ import msgspec
 
 from rlsys.errors import RunFolderError
 from rlsys.reporting.metrics_file import drop_rows_after, read_rows
+from rlsys.training.durable import naming
 from rlsys.training.ledger import GroupFate
 
 LEDGER = "ledger.jsonl"
@@ -35,16 +37,19 @@ class LedgerSink:
 
     def write(self, fates: Sequence[GroupFate]) -> None:
         """Append one line per group."""
-        if self._file is None:
-            self._file = self._path.open("ab")
-        self._file.write(b"".join(msgspec.json.encode(fate) + b"\n" for fate in fates))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with naming(self._path):
+            if self._file is None:
+                self._file = self._path.open("ab")
+            self._file.write(b"".join(msgspec.json.encode(fate) + b"\n" for fate in fates))
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file, if it is open."""
-        if self._file is not None:
-            self._file.close()
+        # What is left to write is what a full disk refused, and that error was raised already.
+        with suppress(OSError):
+            if self._file is not None:
+                self._file.close()
 
 
 def read_ledger(run_dir: Path) -> list[GroupFate]:

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from rlsys.config import RunConfig
 from rlsys.data.problems import TaskStream
-from rlsys.errors import TrainingError
+from rlsys.errors import LearnerDied, TrainingError
 from rlsys.training.buffer import GroupBuffer
 from rlsys.training.checkpoints import CheckpointStore
 from rlsys.training.evaluation import evaluate_policy
@@ -25,6 +25,7 @@ from rlsys.training.health import Health
 from rlsys.training.ledger import fate_metrics, group_fates
 from rlsys.training.metrics import Stopwatch, step_metrics
 from rlsys.training.protocols import (
+    Departure,
     FinishedGroup,
     GroupRunner,
     Learner,
@@ -90,6 +91,8 @@ class Parts:
     reporter: Reporter
     stop: StopSignal
     progress: Progress = field(default_factory=Progress)
+    departure: Callable[[], Departure | None] = lambda: None
+    """Returns why the learner should leave its nodes, None if it need not."""
     faults: Callable[[], Awaitable[Mapping[str, float]]] | None = None
     """Returns metrics about engines that died; empty if none did."""
 
@@ -135,6 +138,8 @@ async def train(
                 with parts.progress.waiting_for(f"the evaluation after step {step}"):
                     await unless_stopped(parts.stop, evaluation)
             await saves.after_step(step, sound=not trained.get(SKIPPED_IN_ROW))
+            if step < config.steps and (departure := parts.departure()) is not None:
+                await saves.before(departure, step)
         # Cancel the producer, do not wait for it: it rolls out groups without end, and the groups
         # in progress belong to steps that this process does not train. The checkpoint stores the
         # finished groups. A resumed run rolls out the unfinished groups again, with the same seeds.
@@ -178,6 +183,13 @@ class _Saves:
         self._due |= _due(step, self._config.checkpoint.every, self._config.steps)
         if self._due and sound:
             await self._save(step)
+
+    async def before(self, departure: Departure, step: int) -> None:
+        """Save before a node of the learner leaves; raise LearnerDied if it can move right now."""
+        if step > self._saved and self._sound:
+            await self._save(step)
+        if departure.movable and step == self._saved:
+            raise LearnerDied(departure.reason)
 
     async def at_the_end(self, step: int) -> None:
         """Save the last step unless it is saved, or say why it is not."""

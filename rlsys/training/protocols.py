@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rlsys.training.ledger import GroupFate
 from rlsys.types import GroupReport, Sample, Task
@@ -105,3 +105,11 @@ class Reporter(Protocol):
     def message(self, text: str) -> None:
         """Show a sentence to the user."""
         ...
+
+
+class Departure(NamedTuple):
+    """The learner stands on a node that is about to leave."""
+
+    reason: str
+    movable: bool
+    """True if the learner can go on elsewhere at once; False if it stays to the end."""

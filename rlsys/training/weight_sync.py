@@ -101,9 +101,15 @@ class WeightSync:
     collective gets a new group, and anything else the way that leads to their nodes."""
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the weights of the learner change or travel."""
+    _publishing: bool = False
     _version: int = 0
     _grouped: frozenset[int] = frozenset()
     """The engines for which `regroup` was called."""
+
+    @property
+    def publishing(self) -> bool:
+        """True while weights travel to the engines."""
+        return self._publishing
 
     @asynccontextmanager
     async def learner_busy(self) -> AsyncIterator[None]:
@@ -136,11 +142,11 @@ class WeightSync:
         """
         async with self._busy:
             sink = self.sink.alone(engine)
+            self._grouped = frozenset()  # the engine may be on another node than before
             if self.collective:
                 # A group cannot be entered later, so all engines form a new one, and all of them
                 # receive the weights that most of them have.
                 self.sink.join(engine)
-                self._grouped = frozenset()
                 sink = self.sink
             await self._bring(self._version, sink)
             if engine not in sink.members:
@@ -153,6 +159,7 @@ class WeightSync:
         before = sink.members
         if not before:
             return math.nan
+        self._publishing = True
         try:
             # One deadline around everything: a dead process at either end leaves the other one
             # waiting inside a collective, which has no time-out of its own.
@@ -177,6 +184,8 @@ class WeightSync:
                 f"weights of version {version} did not reach every engine within "
                 f"sync.deadline_s {self.deadline_s:g}; look at the engines' log for the cause"
             ) from error
+        finally:
+            self._publishing = False
 
     async def _transfer(self, version: int, sink: WeightSink) -> None:
         if self.collective:

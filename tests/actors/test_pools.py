@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from actors.generation import EngineCounts
+from actors.engine_state import EngineCounts
 from actors.pools import GenerationPool, GradingPool
 from rlsys.types import Completion, GenerationRequest, GradingRequest, Verdict
 from rlsys.weights import Bucket, BucketFile, CardBuffer, SentPart

@@ -25,6 +25,10 @@ class World:
 
     def __init__(self, *deaths: Exception) -> None:
         self.engines = SimpleNamespace(engines=[])
+        self.homes = None
+        self.services: dict[str, Any] = {}
+        self.ranks: list[Any] = []
+        self.rank_bundles: list[Any] = []
         self.actors: dict[str, Any] = {}
         self.deaths = list(deaths)
         self.log: list[str] = []
@@ -42,7 +46,7 @@ class World:
     def latest(self) -> Checkpoint:
         return Checkpoint(step=4)
 
-    async def restart(self) -> None:
+    async def restart(self, options: Any) -> None:
         self.log.append("restart")
 
     async def attempt(self, run: _Run, resumed: Any) -> bool:

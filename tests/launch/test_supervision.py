@@ -51,6 +51,44 @@ class Source:
         return not self.stuck
 
 
+class Homes:
+    """Nodes by name: engine i stands on node i at first, and `spare` nodes have room for one."""
+
+    movable = True
+
+    def __init__(self, engines: list[EngineProcess]) -> None:
+        self.engines = engines
+        self.stands = [str(i) for i in range(len(engines))]
+        self.drained: set[str] = set()
+        self.spare: list[str] = []
+        self.moves = 0
+
+    def node(self, engine: int) -> str:
+        return self.stands[engine]
+
+    def leaving(self, engine: int) -> bool:
+        return self.stands[engine] in self.drained
+
+    def has_place(self, engine: int) -> bool:
+        if not self.stands[engine] and self.spare:
+            self.stands[engine] = self.spare.pop()
+            self.engines[engine].waiting = False
+        return bool(self.stands[engine])
+
+    def has_room(self, engine: int) -> bool:
+        return bool(self.spare)
+
+    async def move(self, engine: int, old: Any) -> None:
+        self.moves += 1
+        self.lose(engine)
+
+    def lose(self, engine: int) -> None:
+        """End the engine with its node; the next process answers once there is a node for it."""
+        self.stands[engine] = ""
+        self.engines[engine].die()
+        self.engines[engine].waiting = True
+
+
 class World:
     """A pool of engines under supervision, and the driver's end of weight syncs."""
 
@@ -79,7 +117,10 @@ class World:
             regroup=self.regroup if collective else None,
         )
         self.told: list[str] = []
-        self.supervisor = EngineSupervisor(self.pools[0], self.limits, tell=self.told.append)
+        self.homes = Homes(self.engines)
+        self.supervisor = EngineSupervisor(
+            self.pools[0], self.limits, homes=self.homes, tell=self.told.append
+        )
 
     async def regroup(self, _: frozenset[int]) -> None:
         await self.pools[0].sink.join_nccl("host", 7, workers_per_engine=1)
@@ -378,3 +419,67 @@ def test_a_learner_that_waits_in_a_broadcast_for_a_dead_engine_is_given_up() -> 
 
     with pytest.raises(LearnerDied, match="waits in a broadcast"):
         play(lambda: World(collective=True), scenario)
+
+
+def test_an_engine_leaves_a_drained_node_and_its_requests_go_to_the_others() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(1)
+        world.homes.drained.add("0")
+        await world.until(lambda: world.homes.moves == 1)
+        assert set(await sampled(world, 6)) == {1}
+        await asyncio.sleep(0.5)  # longer than restart_s, which is not for waiting for a node
+        assert world.supervisor.alive == 1
+        world.homes.spare.append("new")
+        await world.all_serve(1)
+        await world.until(lambda: world.supervisor.alive == 2)
+
+    world = play(lambda: World(restarts=0, restart_s=0.3), scenario)
+    assert world.told == [
+        "engine 0 stands on a node that is drained; it is started on another node, and its "
+        "requests are sampled again with the same seeds",
+        "engine 0 waits for a node with room for it",
+        "engine 0 serves again with the weights of version 1",
+    ]
+
+
+def test_the_last_engine_stays_on_a_drained_node_until_another_has_room() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(1)
+        world.homes.drained.add("0")
+        assert set(await sampled(world, 4)) == {0}
+        await asyncio.sleep(0.05)
+        assert world.homes.moves == 0
+        world.homes.spare.append("new")
+        await world.until(lambda: world.homes.moves == 1)
+        await world.all_serve(1)
+        assert set(await sampled(world, 4)) == {0}
+
+    play(lambda: World(1), scenario)
+
+
+def test_an_engine_does_not_leave_while_weights_travel() -> None:
+    async def scenario(world: World) -> None:
+        world.engines[1].hangs_at = "finish_update"
+        publishing = asyncio.create_task(world.publish(1))
+        await world.until(lambda: world.engines[1].hanging)
+        world.homes.drained.add("0")
+        await asyncio.sleep(0.03)
+        assert world.homes.moves == 0
+        await publishing
+        await world.until(lambda: world.homes.moves == 1)
+
+    play(World, scenario)
+
+
+def test_an_engine_that_lost_its_node_keeps_its_restarts() -> None:
+    async def scenario(world: World) -> None:
+        await world.publish(1)
+        for name in ("a", "b", "c"):
+            world.homes.lose(0)
+            await world.until(lambda: world.supervisor.alive == 1)
+            world.homes.spare.append(name)
+            await world.until(lambda: world.supervisor.alive == 2)
+        assert world.supervisor.restarts == 3
+
+    world = play(lambda: World(restarts=1), scenario)
+    assert world.told.count("engine 0 serves again with the weights of version 1") == 3

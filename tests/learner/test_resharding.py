@@ -199,9 +199,7 @@ def test_what_cannot_be_divided_anew_is_refused(
     other = start(model_path, zero_stage=3)
     before = vector(other)
     optimizer.rename(tmp_path / "away")
-    with pytest.raises(
-        CheckpointError, match=r"does not fit learner\.ranks 1, learner\.zero_stage 3"
-    ):
+    with pytest.raises(CheckpointError, match=r"does not fit .*zero_stage 3 .*rank 0 has 0 files"):
         other.load(tmp_path / "step-1")
     torch.save(torch.load(tmp_path / "away", weights_only=False) | {"attack": Attack()}, optimizer)
     with pytest.raises(CheckpointError, match="holds code, which is never run"):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from rlsys.reporting.metrics_file import METRICS, read_rows
 
 MARK = "RLSYS_TEST_MARK"
 """Environment variable that every process of a command inherits."""
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 START_SECONDS = 300.0
 """How long a command may take to its first step on a busy machine."""
 
@@ -25,7 +26,10 @@ START_SECONDS = 300.0
 class Command:
     """One `rlsys` command in a process of its own."""
 
-    def __init__(self, run_dir: Path, *words: object) -> None:
+    def __init__(
+        self, run_dir: Path, *words: object, variables: Mapping[str, str] | None = None
+    ) -> None:
+        """Start `rlsys` with `words`, and with `variables` in its environment."""
         self.run_dir = run_dir
         self._mark = uuid.uuid4().hex
         run_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +37,7 @@ class Command:
         with self._output.open("w") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "rlsys", *map(str, words), f"run_dir={run_dir}"],
-                env=os.environ | {MARK: self._mark},
+                env=os.environ | {MARK: self._mark} | dict(variables or {}),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -102,6 +106,17 @@ class Command:
             with suppress(psutil.Error):
                 if title in "".join(process.cmdline()[:1]):
                     found.append(process)
+        return found
+
+    def listens(self) -> set[str]:
+        """Where its processes listen that is not the loopback address, as "title address"."""
+        found = set()
+        for process in self.processes():
+            with suppress(psutil.Error):
+                title = " ".join(process.cmdline())[:60]
+                for socket in process.net_connections("tcp"):
+                    if socket.status == psutil.CONN_LISTEN and socket.laddr.ip not in LOOPBACK:
+                        found.add(f"{title} {socket.laddr.ip}")
         return found
 
     def all_gone(self, seconds: float) -> bool:

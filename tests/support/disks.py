@@ -23,7 +23,8 @@ def disk(path: Path, size: str) -> Iterator[Path]:
     try:
         yield path
     finally:
-        subprocess.run(["umount", str(path)], check=True)
+        # Lazily: an error that a test still holds may keep a file open that could not be written.
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
 def make_read_only(disk: Path, *, read_only: bool = True) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
-from actors.generation import EngineCounts, Heartbeat
+from actors.engine_state import EngineCounts, Heartbeat
 from rlsys.errors import EngineDied, SyncError
 from rlsys.types import Completion, GenerationRequest
 
@@ -36,6 +36,8 @@ class EngineProcess:
         self.hangs_at = ""
         """Calls from then on get no answer until the process is killed."""
         self.restartable = True
+        self.waiting = False
+        """True while Ray has no node for the process."""
         self.silent_s = 0.0
         self.lost = False
         """True if the actor lives and the engine inside is dead."""
@@ -78,7 +80,7 @@ class EngineProcess:
 
     async def _called(self, name: str, *arguments: Any) -> Any:
         await asyncio.sleep(0)
-        if self.death.is_set():
+        if self.death.is_set() or self.waiting:
             raise ActorDiedError
         death = self.death
         if name == self.hangs_at:

@@ -149,5 +149,5 @@ def _state(worker: LearnerWorker, *, moments: bool) -> dict[str, tuple[np.ndarra
         else:
             tensors = [safe_get_full_fp32_param(parameter)]
             tensors += [safe_get_full_optimizer_state(parameter, kind) for kind in kinds]
-        found[name] = tuple(t.detach().float().flatten().numpy().copy() for t in tensors)
+        found[name] = tuple(t.detach().float().flatten().cpu().numpy().copy() for t in tensors)
     return found

@@ -42,6 +42,16 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("Ray was started")
+
+    monkeypatch.setattr(ray, "init", refuse)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Checkpoints of the steps 2 and 4, in which DeepSpeed's record of the layout is real."""
@@ -113,3 +123,17 @@ def test_every_damage(config_file: Path, whole: Path, started: list[int], tmp_pa
                 assert code == 0 and "step-4.damaged: " in output and "on from step 2" in output
                 assert names(folder) == [".step-5.partial", "step-2", "step-4.damaged"]
     assert started == [2] * len(DAMAGES)
+
+
+def test_a_checkpoint_without_its_layout_is_refused_before_ray_starts(
+    config_file: Path, whole: Path, tmp_path: Path
+) -> None:
+    """Whole by its hashes, but not written by this learner."""
+    folder = make_run(config_file, whole, tmp_path / "run", keep=2)
+    record = tmp_path / "mp_rank_00_model_states.pt"
+    torch.save({"module": {}}, record)
+    save(store(folder), 6, extra=record)
+    for words in (["--dry-run"], ["steps=8"]):
+        code, output = rlsys(config_file, f"run_dir={tmp_path / 'run'}", *words)
+        assert code == 1
+        assert "does not record its ranks and its ZeRO stage" in output

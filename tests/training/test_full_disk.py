@@ -19,6 +19,7 @@ from rlsys.launch import training
 from rlsys.sft.tiny_model import build_tiny
 from rlsys.training.checkpoints import CheckpointStore
 from rlsys.training.durable import naming
+from rlsys.training.ledger import GroupFate
 from rlsys.training.run_folder import mark_finished
 from rlsys.training.run_lock import LOCK, run_lock
 
@@ -49,11 +50,25 @@ def write_checkpoint(_: Any, checkpoints: CheckpointStore) -> None:
     asyncio.run(checkpoints.save(2, Learner(size=100_000), {}))  # type: ignore[arg-type]
 
 
+FATE = GroupFate(
+    step=2,
+    group=8,
+    problem="p" * 9000,
+    fate="trained",
+    reason=None,
+    sampled=(1, 1),
+    tokens=3,
+    length=1.0,
+    score=0.5,
+    admitted=12,
+)
+
 WRITERS: dict[str, Callable[[Any, CheckpointStore], object]] = {
     "config.yaml": lambda reporter, _: reporter.step(2, MANY),
     "metrics.jsonl": lambda reporter, _: reporter.step(2, MANY),
     "tensorboard": lambda reporter, _: reporter.step(2, {"loss": 1.0}),
     "samples/step-2.jsonl": lambda reporter, _: reporter.episodes(2, [{"text": "a" * 9000}]),
+    "ledger.jsonl": lambda reporter, _: reporter.fates([FATE]),
     "checkpoint of step 2": write_checkpoint,
     "finished.json": lambda reporter, _: mark_finished(reporter._run_dir, 4),
 }

@@ -15,11 +15,11 @@ from finished_groups import report
 from rlsys.config import RunConfig
 from rlsys.data.problems import TaskStream
 from rlsys.environments.report import GroupReport
-from rlsys.errors import EngineError, TrainingError
+from rlsys.errors import EngineError, LearnerDied, TrainingError
 from rlsys.training.checkpoints import CheckpointStore
 from rlsys.training.ledger import GroupFate, summarise
 from rlsys.training.loop import Parts, StopSignal, train
-from rlsys.training.protocols import FinishedGroup
+from rlsys.training.protocols import Departure, FinishedGroup
 from rlsys.types import Problem, Task
 
 PROBLEMS = [Problem(id=f"p{i}", text=f"{i}+1", answer=str(i + 1)) for i in range(100)]
@@ -46,6 +46,8 @@ class World:
         self.lag = 0
         """How many versions older than the weights a group claims to be."""
         self.fails_at = -1
+        self.departures: dict[int, Departure] = {}
+        """What the learner's nodes do after a step."""
 
     @property
     def parts(self) -> Parts:
@@ -56,6 +58,7 @@ class World:
             checkpoints=self.checkpoints,
             reporter=Reporter(self),
             stop=self.stop,
+            departure=lambda: self.departures.pop(self.version, None),
         )
 
     async def train_group(self, index: int, task: Task) -> FinishedGroup:
@@ -238,6 +241,32 @@ def test_weights_whose_gradient_is_not_finite_are_not_saved(tmp_path: Path) -> N
     warning, sentence = world.told
     assert warning.startswith("warning: 50% of the thoughts were cut")
     assert "step 7 is not saved" in sentence and "from step 6" in sentence
+
+
+def test_a_learner_whose_node_leaves_is_saved_and_moves_if_it_can(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.departures = {2: Departure("drained", movable=False), 4: Departure("drained", True)}
+    with pytest.raises(BaseExceptionGroup) as caught:
+        run(world, configuration(steps=9))
+    error: BaseException = caught.value
+    while isinstance(error, BaseExceptionGroup):
+        (error,) = error.exceptions
+    assert isinstance(error, LearnerDied)
+    assert [line for line in world.log if "save" in line or "train" in line] == [
+        "train [0, 1]",
+        "train [2, 3]",
+        "save .step-2.partial",
+        "train [4, 5]",
+        "train [6, 7]",
+        "save .step-4.partial",
+    ]
+
+
+def test_weights_that_may_be_ruined_do_not_move(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.skipping = {2}
+    world.departures = {2: Departure("drained", movable=True)}
+    assert run(world, configuration(steps=3)) == 3
 
 
 @pytest.mark.parametrize("staleness", [0, 2])
