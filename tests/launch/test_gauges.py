@@ -38,7 +38,7 @@ class Notes:
         self.calls.append(("evaluation", step, numbers, episodes))
 
     def fates(self, fates: Sequence[GroupFate]) -> None:
-        self.calls.append(("fates", fates))
+        self.calls.append(("fates", *fates))
 
     def rewind(self, step: int) -> None:
         self.calls.append(("rewind", step))
@@ -82,6 +82,7 @@ def test_numbers_of_steps_and_evaluations_are_served(endpoint: str) -> None:
     reporter.step(2, {"loss": math.nan, "score/mean": 0.75, "tokens/Größe\ud800": 3.0})
     reporter.evaluation(2, {"score/16": 0.5, "thought/length": 9.0}, [])
     reporter.episodes(2, [])
+    reporter.fates([])
     reporter.message("hello")
 
     found = scraped(endpoint, "evaluation/thought/length")
@@ -93,8 +94,7 @@ def test_numbers_of_steps_and_evaluations_are_served(endpoint: str) -> None:
         ("ray_rlsys_metric", "evaluation/16"): 0.5,
         ("ray_rlsys_metric", "evaluation/thought/length"): 9.0,
     }
-    reporter.fates([])
     reporter.rewind(0)
     assert [call[0] for call in notes.calls] == [
-        *("step", "step", "evaluation", "episodes", "message", "fates", "rewind"),
+        *("step", "step", "evaluation", "episodes", "fates", "message", "rewind"),
     ]
