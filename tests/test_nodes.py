@@ -47,14 +47,13 @@ class Nodes:
 
     def drain(self, node: Any) -> None:
         """As a cloud that will take a preemptible machine away."""
-        from ray._raylet import GcsClient
+        import ray
         from ray.core.generated import autoscaler_pb2
 
         reason = autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
         deadline_ms = int((time.time() + NOTICE_S) * 1000)
-        accepted, why = GcsClient(address=self.address).drain_node(
-            node.node_id, reason, "a notice", deadline_ms
-        )
+        client: Any = ray._raylet.GcsClient(address=self.address)
+        accepted, why = client.drain_node(node.node_id, reason, "a notice", deadline_ms)
         assert accepted, why
 
     def close(self) -> None:
