@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 NOTICE_S = 20.0
 JOIN_S = 60.0
 CONFIG: dict[str, Any] = TINY | {
-    "steps": 10,
+    "steps": 40,
     "cluster": {role: {"labels": {"role": role}} for role in ("learner", "engines", "services")},
 }
 
