@@ -84,6 +84,7 @@ def actor(command: Command, title: str, index: int = 0) -> psutil.Process:
 def test_the_only_engine_is_killed(start: Start, undisturbed: dict[str, Any]) -> None:
     command = start()
     command.wait_for_step(2)
+    assert command.listens() == set()
     actor(command, "GenerationActor").kill()
     command.wait_for_step(12)
     vllm_process(command).kill()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 NOTICE_S = 20.0
 JOIN_S = 60.0
 CONFIG: dict[str, Any] = TINY | {
-    "steps": 10,
+    "steps": 40,
     "cluster": {role: {"labels": {"role": role}} for role in ("learner", "engines", "services")},
 }
 
@@ -48,14 +47,13 @@ class Nodes:
 
     def drain(self, node: Any) -> None:
         """As a cloud that will take a preemptible machine away."""
-        raylet: Any = import_module("ray._raylet")  # a compiled module without types
+        import ray
         from ray.core.generated import autoscaler_pb2
 
         reason = autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
         deadline_ms = int((time.time() + NOTICE_S) * 1000)
-        accepted, why = raylet.GcsClient(address=self.address).drain_node(
-            node.node_id, reason, "a notice", deadline_ms
-        )
+        client: Any = ray._raylet.GcsClient(address=self.address)
+        accepted, why = client.drain_node(node.node_id, reason, "a notice", deadline_ms)
         assert accepted, why
 
     def close(self) -> None:

@@ -58,10 +58,11 @@ class FakeEngine:
     async def resume_generation(self) -> None:
         self.calls.append("resume")
 
-    async def collective_rpc(self, method: str, **_: object) -> None:
+    async def collective_rpc(self, method: str, **_: object) -> list[None]:
         self.calls.append(method)
         if self.hangs:
             await asyncio.Event().wait()
+        return [None]
 
 
 @pytest.fixture

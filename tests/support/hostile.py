@@ -14,10 +14,11 @@ Make = Callable[[random.Random], str]
 def hostile_strings(count: int, seed: int, folder: str) -> Iterator[str]:
     """Yield `count` texts; code in them tries to create the file CANARY in `folder`."""
     rng = random.Random(seed)
-    kinds: list[Make] = [
-        *_KINDS,
-        lambda r: r.choice(_CODE).format(path=f"{folder}/{CANARY}"),
-    ]
+
+    def code(rng: random.Random) -> str:
+        return rng.choice(_CODE).format(path=f"{folder}/{CANARY}")
+
+    kinds: list[Make] = [*_KINDS, code]
     for _ in range(count):
         text = rng.choice(kinds)(rng)
         if rng.random() < 0.3:  # two kinds in one text

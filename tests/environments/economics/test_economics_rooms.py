@@ -12,7 +12,11 @@ ECONOMICS = "rlsys.environments.economics"
 FOLDER = PACKAGE / "environments" / "economics"
 SOURCES = sorted(p for top in ("rlsys", "actors", "learner") for p in (ROOT / top).rglob("*.py"))
 
-USERS = {"rlsys/cli/economics.py", "rlsys/launch/local_model.py"}
+USERS = {
+    "rlsys/cli/economics.py",
+    "rlsys/launch/environment_service.py",
+    "rlsys/launch/local_model.py",
+}
 """Modules outside the folder that may import economics. The table of environments
 (rlsys/environments/registry.py) names it in a string and imports it when a run plays it."""
 
