@@ -17,6 +17,7 @@ import ray
 
 from learner.checkpoint import replace_folder
 from learner.handle import RankHandle
+from learner.lost_nodes import lost_nodes_are_known
 from learner.metrics import run_names
 from learner.node_files import bring, fetch, ranks_apart, remove
 from learner.plan import Size, make_plan
@@ -110,6 +111,7 @@ class LearnerGroup:
         """
         self._kill()
         self._options = options
+        await lost_nodes_are_known()
         self._ranks = self._new_ranks()
         await self.setup()
 

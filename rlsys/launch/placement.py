@@ -161,7 +161,7 @@ class _Waiting:
         group = placement_group(
             [bundle.resources for bundle in wanted],
             strategy=strategy,
-            bundle_label_selector=[dict(bundle.nodes.labels) for bundle in wanted],
+            bundle_label_selector=[_selector(bundle) for bundle in wanted],
         )
         told = -TELL_S
         while not await asyncio.to_thread(group.wait, POLL_S):
@@ -178,6 +178,11 @@ class _Waiting:
                     f"{line}; add nodes, free resources, or reduce the needs in the configuration"
                 )
         return [_Slot(bundle, group, place) for place, bundle in enumerate(wanted)]
+
+
+def _selector(bundle: Bundle) -> dict[str, str]:
+    """Return the labels without spaces: in `in(a, b)` Ray looks for the value " b"."""
+    return {key: value.replace(" ", "") for key, value in bundle.nodes.labels.items()}
 
 
 def _missing(wanted: Sequence[Bundle], nodes: Sequence[NodeState]) -> str:
@@ -284,7 +289,7 @@ def reserve_elsewhere(options: Sequence[RayOptions], bundles: Sequence[Bundle]) 
     group = placement_group(
         [bundle.resources for bundle in bundles],
         strategy="PACK",
-        bundle_label_selector=[dict(bundle.nodes.labels) for bundle in bundles],
+        bundle_label_selector=[_selector(bundle) for bundle in bundles],
     )
     return [
         option

@@ -51,7 +51,12 @@ class Room:
         # Ray does not publish how much of which GPU is free: what is no whole one counts as one.
         cards = [1.0] * int(gpus) + ([gpus % 1] if gpus % 1 else [])
         known = ("CPU", "GPU", "memory", "object_store_memory", "node:", "accelerator_type:")
-        custom = {name: n for name, n in resources.items() if not name.startswith(known)}
+        # Ray lists the resources of placement groups as resources of their own.
+        custom = {
+            name: amount
+            for name, amount in resources.items()
+            if not name.startswith(known) and "_group_" not in name
+        }
         return cls(resources.get("CPU", 0.0), cards, custom, labels or {})
 
     def take(self, bundle: Bundle) -> bool:

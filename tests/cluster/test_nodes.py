@@ -136,5 +136,6 @@ def test_a_cut_link_and_a_killed_node(cluster: NodeCluster, config_file: Path) -
     cluster.nodes["learner"].kill()
     cluster.add(NodeSpec(name="learner2", cpus=2, labels={"role": "learner"}))
     assert cluster.wait(job, RUN_SECONDS) == "SUCCEEDED", cluster.logs(job)
-    assert "the learner is started again and goes on after step" in cluster.logs(job)
+    # Once: the new rank is not started on the node that is lost.
+    assert cluster.logs(job).count("the learner is started again and goes on after step") == 1
     assert [row["step"] for row in steps(run_dir)] == list(range(1, 61))
