@@ -220,7 +220,7 @@ def test_other_ranks_at_another_stage_go_on(start: Start) -> None:
 def test_a_disk_that_becomes_full(
     start: Start, tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
-    with disk(tmp_path / "run", "20m") as run_dir:
+    with disk(tmp_path / "run", "96m") as run_dir:  # a checkpoint has 14 MB
         command = start()
         command.wait_for_step(7)
         fill(run_dir)
