@@ -85,10 +85,9 @@ class RankHandle:
         """Return True if the rank takes a call within ANSWER_SECONDS; one that works does not."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                await self.actor.__ray_ready__.remote()
-        except (TimeoutError, RayActorError):
+                return await self._answer(self.actor.answers.remote())
+        except (TimeoutError, LearnerDied):
             return False
-        return True
 
     async def on_node(self, function: Callable[..., T], *args: object) -> T:
         """Call a function in the rank's process, for work on the files of its node."""
