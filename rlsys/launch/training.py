@@ -18,6 +18,7 @@ from rlsys.launch.inputs import check_inputs
 from rlsys.launch.investigation import investigate
 from rlsys.launch.leaving import Followed
 from rlsys.launch.placement import reserve_elsewhere
+from rlsys.launch.preflight import check_shared_memory
 from rlsys.launch.processes import (
     Processes,
     environment_indices,
@@ -54,6 +55,7 @@ def train(
         False if SIGTERM or Ctrl-C ended the run early; what was finished is in its checkpoint.
     """
     inputs = _checked(config, reporter)
+    check_shared_memory(config)
     if resumed is not None:
         check_layout(config, resumed, reporter.message)
     with ray_session(config):
