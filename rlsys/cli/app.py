@@ -39,7 +39,7 @@ app = typer.Typer(
     name="rlsys",
     cls=_Commands,
     help="Train reasoning language models to spend thinking tokens well.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -56,9 +56,26 @@ app.command("submit", context_settings=SETTINGS_AS_OPTIONS)(submit)
 Supervised = Annotated[bool, typer.Option("--sft", help="The configuration of `rlsys sft`.")]
 
 
+FIRST_STEPS = """\
+rlsys trains reasoning language models to spend thinking tokens well. To begin:
+
+  rlsys doctor                  show what this machine lacks
+  rlsys train demo --dry-run    show what a run would do, without starting it
+  rlsys train demo              train the tiny reasoner on this machine; no GPU is needed
+
+The result is in runs/demo. `rlsys --help` lists all commands."""
+
+
 def main() -> None:
     """Run the command line."""
     app()
+
+
+@app.callback()
+def begin(context: typer.Context) -> None:
+    """Train reasoning language models to spend thinking tokens well."""
+    if context.invoked_subcommand is None:
+        typer.echo(FIRST_STEPS)
 
 
 @app.command(context_settings=SETTINGS_AS_OPTIONS)
