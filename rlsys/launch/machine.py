@@ -29,7 +29,14 @@ SETTINGS_FRAME: Final = 4
 LONGEST_SOCKET_PATH: Final = 107
 """Bytes of the longest path of a Unix socket on Linux."""
 BLANK_MEANS_UNSET: Final = ("RAY_ADDRESS", "RAY_TMPDIR", "TMPDIR")
-PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+PROXIES: Final = (
+    "http_proxy",
+    "https_proxy",
+    "all_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "ALL_PROXY",
+)
 BUSY_MIB: Final = 2048
 """A GPU is in use from here on; a desktop and idle contexts take less."""
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -138,7 +145,9 @@ def session_root() -> Path:
 def check_session_folder() -> str:
     """Check that a local Ray can make its session folder, and that its sockets' paths fit."""
     root = session_root()
-    name = next((n for n in ("RAY_TMPDIR", "TMPDIR") if os.environ.get(n, "").strip()), "RAY_TMPDIR")
+    name = next(
+        (n for n in ("RAY_TMPDIR", "TMPDIR") if os.environ.get(n, "").strip()), "RAY_TMPDIR"
+    )
     longest = f"session_2026-01-01_00-00-00_000000_{os.getpid()}/sockets/plasma_store"
     room = LONGEST_SOCKET_PATH - len(f"/ray/{longest}")
     size = len(os.fsencode(root.absolute()))
@@ -177,7 +186,6 @@ def check_cache_folder() -> str:
             "you may write to, for instance XDG_CACHE_HOME=/tmp/cache"
         )
     return str(folder)
-
 
 
 def busy_cards() -> str | None:
