@@ -70,8 +70,8 @@ def tidy_variables() -> None:
     RAY_TMPDIR for the current folder. The processes of the run inherit the variables.
     """
     for name in BLANK_MEANS_UNSET:
-        if not os.environ.get(name, "x").strip():
-            del os.environ[name]
+        if _blank(name):
+            os.environ.pop(name, None)
     if not any(map(os.environ.get, PROXIES)):
         return
     for name in ("no_proxy", "NO_PROXY"):
@@ -138,16 +138,19 @@ def _no_cluster_at(host: str, port: int) -> str | None:
 
 def session_root() -> Path:
     """Return the folder in which a local Ray makes its folder `ray`."""
-    variables = (os.environ.get(name, "").strip() for name in ("RAY_TMPDIR", "TMPDIR"))
-    return Path(next(filter(None, variables), "/tmp"))
+    set_to = (os.environ[name] for name in ("RAY_TMPDIR", "TMPDIR") if not _blank(name))
+    return Path(next(set_to, "/tmp"))
+
+
+def _blank(name: str) -> bool:
+    """True if the variable is not set, or has no value."""
+    return not os.environ.get(name, "").strip()
 
 
 def check_session_folder() -> str:
     """Check that a local Ray can make its session folder, and that its sockets' paths fit."""
     root = session_root()
-    name = next(
-        (n for n in ("RAY_TMPDIR", "TMPDIR") if os.environ.get(n, "").strip()), "RAY_TMPDIR"
-    )
+    name = "TMPDIR" if _blank("RAY_TMPDIR") and not _blank("TMPDIR") else "RAY_TMPDIR"
     longest = f"session_2026-01-01_00-00-00_000000_{os.getpid()}/sockets/plasma_store"
     room = LONGEST_SOCKET_PATH - len(f"/ray/{longest}")
     size = len(os.fsencode(root.absolute()))

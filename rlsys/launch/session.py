@@ -81,9 +81,9 @@ def _join(options: dict[str, Any]) -> None:
     except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise ResourceError(
-            f"the cluster at RAY_ADDRESS {os.environ['RAY_ADDRESS']!r} refuses this run ({reason}); "
-            "use the versions of Python and Ray that it has, give its token in RAY_AUTH_TOKEN if "
-            "it wants one, or unset RAY_ADDRESS to run on this machine alone"
+            f"the cluster at RAY_ADDRESS {os.environ['RAY_ADDRESS']!r} refuses this run "
+            f"({reason}); use the versions of Python and Ray that it has, give its token in "
+            "RAY_AUTH_TOKEN if it wants one, or unset RAY_ADDRESS to run on this machine alone"
         ) from None
 
 
