@@ -20,7 +20,13 @@ from typing import Final
 from packaging.version import Version
 
 from rlsys.errors import ResourceError
-from rlsys.launch.machine import busy_cards, checks, session_root, tidy_variables
+from rlsys.launch.machine import (
+    busy_cards,
+    checks,
+    session_root,
+    tidy_variables,
+    unwritable_cache,
+)
 
 GIB: Final = 1 << 30
 
@@ -156,7 +162,7 @@ def check_disk(folder: Path, name: str, least_gib: float) -> Finding:
 
 
 def check_surroundings() -> Iterator[Finding]:
-    """Check what a run checks first: RAY_ADDRESS, folders that must be written, the user."""
+    """Check what a run checks first: RAY_ADDRESS, the folders that libraries write to."""
     tidy_variables()
     for name, check in checks():
         try:
@@ -164,8 +170,10 @@ def check_surroundings() -> Iterator[Finding]:
         except ResourceError as error:
             seen, _, remedy = str(error).partition("; ")
             yield Finding(name, Status.FAIL, seen, remedy)
-    if busy := busy_cards():
-        yield Finding("GPUs in use", Status.WARN, *busy.split("; "))
+    for name, warning in (("GPUs in use", busy_cards()), ("cache folder", unwritable_cache())):
+        if warning is not None:
+            seen, _, remedy = warning.partition("; ")
+            yield Finding(name, Status.WARN, seen, remedy)
 
 
 def _existing(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Checks of what surrounds a run, before Ray starts: its address, folders, user and variables.
+"""Checks of what surrounds a run, before Ray starts: its address, folders and variables.
 
 Every check returns a few words about what it found, or raises ResourceError with one sentence.
 `rlsys doctor` shows all of them; a run stops at the first one that fails.
@@ -6,7 +6,6 @@ Every check returns a few words about what it found, or raises ResourceError wit
 
 from __future__ import annotations
 
-import getpass
 import os
 import shutil
 import socket
@@ -52,8 +51,6 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "RAY_ADDRESS", check_address
     if starts_local_ray():
         yield "Ray's sockets", check_session_folder
-    yield "user", check_user
-    yield "cache folder", check_cache_folder
 
 
 def check_machine() -> None:
@@ -168,27 +165,19 @@ def check_session_folder() -> str:
     return f"in {root / 'ray'}, whose path is short enough"
 
 
-def check_user() -> str:
-    """Check that the user has a name: PyTorch names its cache folder after it."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        raise ResourceError(
-            f"user {os.getuid()} has no entry in /etc/passwd and no name, which PyTorch asks for; "
-            "set USER, for instance USER=me"
-        ) from None
+def unwritable_cache() -> str | None:
+    """Return a sentence if the folder of compiled kernels cannot be written, else None.
 
-
-def check_cache_folder() -> str:
-    """Check that the folder can be written in which libraries keep kernels that they compile."""
+    Runs on the CPU do without it. On GPUs, vLLM and Triton keep what they compile there.
+    """
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path(os.path.expanduser("~")) / ".cache")
     if reason := cannot_write(folder):
-        raise ResourceError(
-            f"the cache folder {str(folder)!r} cannot be written ({reason}), and PyTorch, vLLM and "
-            "DeepSpeed keep compiled kernels there; set HOME or XDG_CACHE_HOME to a folder that "
-            "you may write to, for instance XDG_CACHE_HOME=/tmp/cache"
+        return (
+            f"the cache folder {str(folder)!r} cannot be written ({reason}), and on GPUs vLLM and "
+            "Triton keep compiled kernels there; set HOME or XDG_CACHE_HOME to a folder that you "
+            "may write to, for instance XDG_CACHE_HOME=/tmp/cache"
         )
-    return str(folder)
+    return None
 
 
 def busy_cards() -> str | None:

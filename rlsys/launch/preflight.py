@@ -19,7 +19,7 @@ from rlsys.config import (
     RunConfig,
 )
 from rlsys.errors import ConfigError, ResourceError
-from rlsys.launch.machine import busy_cards
+from rlsys.launch.machine import busy_cards, unwritable_cache
 from rlsys.launch.resources import (
     bundles,
     check_local_gpus,
@@ -82,8 +82,8 @@ def run_warnings(config: RunConfig) -> Iterator[str]:
     if warning := config.environment.evaluation_warning:
         yield warning
     on_gpus = any(bundle.gpus for bundle in bundles(config))
-    if on_gpus and starts_local_ray() and (busy := busy_cards()):
-        yield busy
+    if on_gpus and starts_local_ray():
+        yield from filter(None, (busy_cards(), unwritable_cache()))
 
 
 def batch_table(config: RunConfig) -> Table:
