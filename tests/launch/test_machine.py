@@ -16,8 +16,9 @@ import grpc
 import pytest
 
 from rlsys.config import RunConfig
+from rlsys.doctor import Status, check_surroundings
 from rlsys.errors import ResourceError
-from rlsys.launch import machine
+from rlsys.launch import machine, session
 from rlsys.launch.machine import check_machine, tidy_variables
 from rlsys.launch.preflight import check_shared_memory
 
@@ -205,3 +206,30 @@ def test_gpus_that_others_use_are_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert "60000 of the 81559 MiB of GPU 1" in str(machine.busy_cards())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert machine.busy_cards() is None
+
+
+def test_the_doctor_shows_the_same_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
+    monkeypatch.setenv("HOME", "/proc/home")
+    found = {finding.check: finding for finding in check_surroundings()}
+    assert found["RAY_ADDRESS"].status is Status.FAIL
+    assert found["RAY_ADDRESS"].remedy.startswith("use `rlsys submit CONFIG.yaml")
+    assert "Ray's sockets" not in found  # those of the cluster
+    assert found["cache folder"].status is Status.WARN
+    assert found["cache folder"].remedy.startswith("set HOME or XDG_CACHE_HOME")
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    assert {f.status for f in check_surroundings() if f.check != "cache folder"} == {Status.OK}
+
+
+def test_a_cluster_that_refuses_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def refuse(**options: object) -> None:
+        raise ray.exceptions.AuthenticationError("Token is missing\n")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setattr(session, "check_machine", lambda: None)
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    sentence = r"at RAY_ADDRESS 'head:6379' refuses .*RAY_AUTH_TOKEN"
+    with pytest.raises(ResourceError, match=sentence), session.ray_session(RunConfig()):
+        pass
