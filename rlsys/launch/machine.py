@@ -22,9 +22,8 @@ from rlsys.training.run_folder import cannot_write
 
 CONNECT_SECONDS: Final = 5.0
 """How long a cluster may take to accept a connection, and then to answer."""
-HTTP2_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""What a gRPC client sends first: the preface of HTTP/2 and an empty SETTINGS frame."""
-SETTINGS_FRAME: Final = 4
+CHECK_ALIVE: Final = "/ray.rpc.NodeInfoGcsService/CheckAlive"
+"""A call that the head of every Ray cluster answers, without reading what it is asked."""
 LONGEST_SOCKET_PATH: Final = 107
 """Bytes of the longest path of a Unix socket on Linux."""
 BLANK_MEANS_UNSET: Final = ("RAY_ADDRESS", "RAY_TMPDIR", "TMPDIR")
@@ -115,22 +114,44 @@ def _cluster_here() -> str:
 
 
 def _no_cluster_at(host: str, port: int) -> str | None:
-    """Return why no Ray can be reached there; None if a gRPC server answers, as Ray's head is one.
+    """Return why no Ray can be joined there, or None.
 
     Ray itself tries for minutes, and then ends the process without a message.
     """
     try:
-        with socket.create_connection((host, port), CONNECT_SECONDS) as connection:
-            if os.environ.get("RAY_USE_TLS", "0") in ("1", "true"):
-                return None  # the first bytes would have to be those of TLS
-            connection.sendall(HTTP2_PREFACE)
-            answer = connection.recv(9)
+        with socket.create_connection((host, port), CONNECT_SECONDS):
+            pass
     except TimeoutError:
         return f"no answer within {CONNECT_SECONDS:g} s"
     except OSError as error:
         return str(error.strerror or error)
-    is_grpc = len(answer) > 3 and answer[3] == SETTINGS_FRAME
-    return None if is_grpc else "something else than Ray listens there"
+    if os.environ.get("RAY_USE_TLS", "0") in ("1", "true"):
+        return None  # the call below would need the certificates
+    import grpc
+
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    with grpc.insecure_channel(target, (("grpc.enable_http_proxy", 0),)) as channel:
+        try:
+            channel.unary_unary(CHECK_ALIVE)(b"", timeout=CONNECT_SECONDS)
+        except grpc.RpcError as error:
+            return _refusal(error.code().name)
+    return None
+
+
+def _refusal(code: str) -> str | None:
+    """Return what the status of a gRPC call says against a run, or None."""
+    match code:
+        case "UNAUTHENTICATED" if os.environ.get("RAY_AUTH_MODE", "disabled") == "disabled":
+            return (
+                "it asks for a token, like the private Ray of another run; of a cluster of yours "
+                "give RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+            )
+        case "DEADLINE_EXCEEDED":
+            return f"no answer within {CONNECT_SECONDS:g} s"
+        case "UNAVAILABLE":
+            return "something else than Ray listens there"
+        case _:  # other versions of Ray may not know the call, and yet they answer
+            return None
 
 
 def session_root() -> Path:
