@@ -141,9 +141,9 @@ def _no_cluster_at(host: str, port: int) -> str | None:
 def _refusal(code: str) -> str | None:
     """Return what the status of a gRPC call says against a run, or None."""
     match code:
-        case "UNAUTHENTICATED" if os.environ.get("RAY_AUTH_MODE", "disabled") == "disabled":
+        case "UNAUTHENTICATED" if not _has_token():
             return (
-                "it asks for a token, like the private Ray of another run; of a cluster of yours "
+                "it asks for a token, like the private Ray of another run; for a cluster of yours "
                 "give RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
             )
         case "DEADLINE_EXCEEDED":
@@ -152,6 +152,14 @@ def _refusal(code: str) -> str | None:
             return "something else than Ray listens there"
         case _:  # other versions of Ray may not know the call, and yet they answer
             return None
+
+
+def _has_token() -> bool:
+    """True if Ray has something to show to a cluster that asks for a token."""
+    variables = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+    file = Path(os.path.expanduser("~")) / ".ray" / "auth_token"
+    own_way = os.environ.get("RAY_AUTH_MODE", "") not in ("", "disabled", "token")
+    return own_way or not all(map(_blank, variables)) or file.is_file()
 
 
 def session_root() -> Path:

@@ -22,7 +22,10 @@ from rlsys.launch import machine, session
 from rlsys.launch.machine import check_machine, tidy_variables
 from rlsys.launch.preflight import check_shared_memory
 
-VARIABLES = ("RAY_ADDRESS", "RAY_TMPDIR", "TMPDIR", "XDG_CACHE_HOME", "RAY_USE_TLS")
+VARIABLES = (
+    *("RAY_ADDRESS", "RAY_TMPDIR", "TMPDIR", "XDG_CACHE_HOME", "RAY_USE_TLS"),
+    *("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -93,15 +96,18 @@ def test_an_address_of_a_cluster_that_answers(head: str, monkeypatch: pytest.Mon
     check_machine()
 
 
-def test_a_cluster_that_asks_for_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_asks_for_a_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         server = grpc.server(pool, [RefusesAll(grpc.StatusCode.UNAUTHENTICATED)])
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
-        monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
         assert "it asks for a token, like the private Ray of another run" in refusal()
-        monkeypatch.setenv("RAY_AUTH_MODE", "token")  # then Ray judges the token
+        monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")  # then Ray judges it
+        check_machine()
+        monkeypatch.delenv("RAY_AUTH_TOKEN")
+        (tmp_path / ".ray").mkdir()
+        (tmp_path / ".ray" / "auth_token").write_text("secret")
         check_machine()
         server.stop(None)
 
