@@ -22,8 +22,8 @@ from rlsys.training.run_folder import cannot_write
 
 CONNECT_SECONDS: Final = 5.0
 """How long a cluster may take to accept a connection, and then to answer."""
-CHECK_ALIVE: Final = "/ray.rpc.NodeInfoGcsService/CheckAlive"
-"""A call that the head of every Ray cluster answers, without reading what it is asked."""
+CLUSTER_ID: Final = "/ray.rpc.NodeInfoGcsService/GetClusterId"
+"""The first call of every Ray process to the head of its cluster; it takes no arguments."""
 LONGEST_SOCKET_PATH: Final = 107
 """Bytes of the longest path of a Unix socket on Linux."""
 BLANK_MEANS_UNSET: Final = ("RAY_ADDRESS", "RAY_TMPDIR", "TMPDIR")
@@ -132,7 +132,8 @@ def _no_cluster_at(host: str, port: int) -> str | None:
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     with grpc.insecure_channel(target, (("grpc.enable_http_proxy", 0),)) as channel:
         try:
-            channel.unary_unary(CHECK_ALIVE)(b"", timeout=CONNECT_SECONDS)
+            shown = (("authorization", f"Bearer {_token()}"),)
+            channel.unary_unary(CLUSTER_ID)(b"", timeout=CONNECT_SECONDS, metadata=shown)
         except grpc.RpcError as error:
             return _refusal(error.code().name)
     return None
@@ -141,10 +142,10 @@ def _no_cluster_at(host: str, port: int) -> str | None:
 def _refusal(code: str) -> str | None:
     """Return what the status of a gRPC call says against a run, or None."""
     match code:
-        case "UNAUTHENTICATED" if not _has_token():
+        case "UNAUTHENTICATED" if _auth_mode() in ("token", "disabled"):
             return (
-                "it asks for a token, like the private Ray of another run; for a cluster of yours "
-                "give RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+                "it asks for another token, like the private Ray of another run; for a cluster of "
+                "yours give RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
             )
         case "DEADLINE_EXCEEDED":
             return f"no answer within {CONNECT_SECONDS:g} s"
@@ -154,12 +155,23 @@ def _refusal(code: str) -> str | None:
             return None
 
 
-def _has_token() -> bool:
-    """True if Ray has something to show to a cluster that asks for a token."""
-    variables = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
-    file = Path(os.path.expanduser("~")) / ".ray" / "auth_token"
-    own_way = os.environ.get("RAY_AUTH_MODE", "") not in ("", "disabled", "token")
-    return own_way or not all(map(_blank, variables)) or file.is_file()
+def _auth_mode() -> str:
+    """Return how Ray shows who it is; `token` is its default."""
+    return os.environ.get("RAY_AUTH_MODE", "token")
+
+
+def _token() -> str:
+    """Return the token that Ray shows to a cluster; empty if it shows none."""
+    if _auth_mode() == "disabled":
+        return ""
+    if not _blank("RAY_AUTH_TOKEN"):
+        return os.environ["RAY_AUTH_TOKEN"].strip()
+    default = Path(os.path.expanduser("~")) / ".ray" / "auth_token"
+    file = default if _blank("RAY_AUTH_TOKEN_PATH") else Path(os.environ["RAY_AUTH_TOKEN_PATH"])
+    try:
+        return file.read_text(encoding="ascii", errors="ignore").strip()
+    except OSError:
+        return ""
 
 
 def session_root() -> Path:

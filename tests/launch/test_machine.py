@@ -68,16 +68,18 @@ def listener(answer: bytes | None) -> Iterator[str]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-class RefusesAll(grpc.GenericRpcHandler):
-    """A server that answers every call with one status."""
-
-    def __init__(self, code: grpc.StatusCode) -> None:
-        self.code = code
+class AsksForToken(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Answers calls that show the token `secret`, as the head of a Ray cluster does."""
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
-        return grpc.unary_unary_rpc_method_handler(
-            lambda request, context: context.abort(self.code, "no")
-        )
+        right = ("authorization", "Bearer secret") in details.invocation_metadata
+
+        def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
+            if not right:
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, "InvalidAuthToken")
+            return b""
+
+        return grpc.unary_unary_rpc_method_handler(answer)
 
 
 def refusal() -> str:
@@ -98,16 +100,25 @@ def test_an_address_of_a_cluster_that_answers(head: str, monkeypatch: pytest.Mon
 
 def test_a_cluster_that_asks_for_a_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
-        server = grpc.server(pool, [RefusesAll(grpc.StatusCode.UNAUTHENTICATED)])
+        server = grpc.server(pool, [AsksForToken()])
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
-        assert "it asks for a token, like the private Ray of another run" in refusal()
-        monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")  # then Ray judges it
+        assert "it asks for another token, like the private Ray of another run" in refusal()
+        monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
+        assert "give RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" in refusal()
+        monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
         check_machine()
         monkeypatch.delenv("RAY_AUTH_TOKEN")
         (tmp_path / ".ray").mkdir()
-        (tmp_path / ".ray" / "auth_token").write_text("secret")
+        (tmp_path / ".ray" / "auth_token").write_text("secret\n")
+        check_machine()
+        monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+        assert "another token" in refusal()
+        monkeypatch.delenv("RAY_AUTH_MODE")
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "none"))
+        assert "another token" in refusal()
+        monkeypatch.setenv("RAY_AUTH_MODE", "k8s")  # then Ray has a token of its own way
         check_machine()
         server.stop(None)
 
