@@ -37,6 +37,7 @@ PROXIES: Final = (
 )
 BUSY_MIB: Final = 2048
 """A GPU is in use from here on; a desktop and idle contexts take less."""
+NO_PROXY: Final = ("no_proxy", "NO_PROXY")
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 ADDRESS_REMEDY: Final = (
@@ -68,11 +69,14 @@ def tidy_variables() -> None:
     for name in BLANK_MEANS_UNSET:
         if _blank(name):
             os.environ.pop(name, None)
+        else:
+            os.environ[name] = os.environ[name].strip()
     if not any(map(os.environ.get, PROXIES)):
         return
-    for name in ("no_proxy", "NO_PROXY"):
-        hosts = [host for host in os.environ.get(name, "").split(",") if host]
-        os.environ[name] = ",".join([*hosts, *(host for host in LOOPBACK if host not in hosts)])
+    # Some libraries read only one of the two names, so both get the hosts of both.
+    listed = ",".join(os.environ.get(name, "") for name in NO_PROXY).split(",")
+    hosts = dict.fromkeys([*filter(None, map(str.strip, listed)), *LOOPBACK])
+    os.environ.update(dict.fromkeys(NO_PROXY, ",".join(hosts)))
 
 
 def check_address() -> str:

@@ -93,6 +93,7 @@ def test_an_address_of_a_cluster_that_answers(head: str, monkeypatch: pytest.Mon
     for address in (head, f"ray://{head}", f" {head} "):
         monkeypatch.setenv("RAY_ADDRESS", address)
         check_machine()
+        assert os.environ["RAY_ADDRESS"] == address.strip()  # Ray reads it as it stands
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     monkeypatch.setattr(machine, "_cluster_here", lambda: head)
     check_machine()
@@ -221,11 +222,12 @@ def test_a_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) 
     tidy_variables()
     assert "no_proxy" not in os.environ
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
-    monkeypatch.setenv("no_proxy", "example.com,localhost")
+    monkeypatch.setenv("no_proxy", "example.com, localhost")
+    monkeypatch.setenv("NO_PROXY", "example.org")
     tidy_variables()
     tidy_variables()
-    assert os.environ["no_proxy"] == "example.com,localhost,127.0.0.1,::1"
-    assert os.environ["NO_PROXY"] == "localhost,127.0.0.1,::1"
+    hosts = "example.com,localhost,example.org,127.0.0.1,::1"
+    assert [os.environ["no_proxy"], os.environ["NO_PROXY"]] == [hosts, hosts]
 
 
 def test_weights_that_do_not_fit_into_shared_memory(
