@@ -22,6 +22,7 @@ _FIGURES = (
     ("cut", "thought/cut", "{:.0%}"),
     ("reply", "reply/length", "{:.1f} tokens"),
     ("signal", "groups/signal", "{:.0%}"),
+    ("audit", "grading/disagreed", "{:.1%} disagree"),
     ("loss", "loss", "{:+.4f}"),
     ("grad", "grad_norm", "{:.3f}"),
     ("kl", "kl", "{:.4f}"),

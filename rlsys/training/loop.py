@@ -93,8 +93,8 @@ class Parts:
     progress: Progress = field(default_factory=Progress)
     departure: Callable[[], Departure | None] = lambda: None
     """Returns why the learner should leave its nodes, None if it need not."""
-    faults: Callable[[], Awaitable[Mapping[str, float]]] | None = None
-    """Returns metrics about engines that died; empty if none did."""
+    extra_metrics: Callable[[], Awaitable[Mapping[str, float]]] | None = None
+    """Returns further metrics of the step: audited grading, engines that died."""
 
 
 async def train(
@@ -271,8 +271,8 @@ async def _report(
     # Divided by the time of the whole step, because generation continues while the learner trains.
     metrics["tokens_per_s/generation"] = sampled / watch.total
     metrics["prefix_cache/share"] = await parts.runner.cached_share()
-    if parts.faults is not None:
-        metrics |= await parts.faults()
+    if parts.extra_metrics is not None:
+        metrics |= await parts.extra_metrics()
     parts.reporter.step(step, metrics)
     parts.reporter.episodes(step, [reports[0].example])
     for warning in health.warnings(metrics):
