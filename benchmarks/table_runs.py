@@ -1,12 +1,17 @@
-"""Shared by the tables: training runs of several methods and seeds, distributed over devices."""
+"""Shared by the tables: training runs of several methods and seeds, distributed over devices.
+
+A raw file of `benchmarks/results` has the evaluations of such runs: method -> seeds -> evaluations,
+each with its step and its numbers.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
@@ -20,6 +25,8 @@ Words = Sequence[str]
 """Configuration file and `key.path=value` settings of one method."""
 Runs = dict[str, list[list[EvaluationRecord]]]
 """Per method, the evaluations of every seed."""
+Of = Callable[[EvaluationRecord], float]
+"""Computes one number from an evaluation."""
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -66,6 +73,46 @@ def up_to_common_step(found: Runs) -> Runs:
     """Return the evaluations up to the last step that every run has reached."""
     last = min(run[-1].step for runs in found.values() for run in runs)
     return {m: [[e for e in run if e.step <= last] for run in runs] for m, runs in found.items()}
+
+
+def write_raw(path: Path, found: Runs) -> None:
+    """Write all evaluations as a raw file."""
+    tree = {
+        m: [[{"step": e.step} | e.numbers for e in run] for run in runs]
+        for m, runs in found.items()
+    }
+    path.write_text(json.dumps(tree, indent=1) + "\n")
+
+
+def read_raw(path: Path) -> Runs:
+    """Return the evaluations of a raw file."""
+    tree = json.loads(path.read_text())
+    return {
+        m: [
+            [EvaluationRecord(e["step"], {k: v for k, v in e.items() if k != "step"}) for e in run]
+            for run in runs
+        ]
+        for m, runs in tree.items()
+    }
+
+
+def starts(found: Runs, of: Of) -> list[float]:
+    """Return the number of the warm start, one value per seed: the mean over the methods.
+
+    All methods of a seed start from one policy and measure it on the same problems. On GPUs their
+    figures differ slightly. Each seed counts once, because repeated measurements of one policy are
+    not independent runs and would make the interval too narrow.
+    """
+    return [
+        float(np.mean([of(run[0]) for run in seed])) for seed in zip(*found.values(), strict=True)
+    ]
+
+
+def markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table without a final line break."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    columns = lines[0].count(" | ") + 1
+    return "\n".join([lines[0], f"|{' --- |' * columns}", *lines[1:]])
 
 
 def mean_and_interval(values: Sequence[float], form: str = ".3g") -> str:

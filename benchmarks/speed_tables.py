@@ -1,0 +1,86 @@
+"""Tables of measured seconds: the learner's rows, random faults, and training steps."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from table_runs import markdown
+
+
+def row_lengths(path: Path) -> str:
+    """Return the learner's speed with rows of doubling and of finer lengths."""
+    head = ("rows", "checkpointing", "padding", "s per step", "tokens/s", "MFU", "peak memory")
+    rows = sorted(json_lines(path), key=lambda row: -float(row["median_s"]))
+    return markdown(
+        head,
+        (
+            [
+                f"{row['row_tokens']:,}" + " (doubling)" * (row["job"] == "wide"),
+                "yes" if row["checkpointing"] else "no",
+                f"{row['padding_share']:.1%}",
+                f"{row['median_s']:.2f}",
+                f"{row['tokens_per_s']:,}",
+                f"{row['mfu']:.3f}",
+                f"{row['peak_gib']:.1f} GiB",
+            ]
+            for row in rows
+        ),
+    )
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file with one JSON object per line."""
+    return [json.loads(line) for line in path.read_text().splitlines() if line]
+
+
+def faults(runs: Iterable[Mapping[str, Any]]) -> str:
+    """Return, per process and kind of fault, the seconds to detection and to serving again."""
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for run in runs:
+        for seen in run["faults"]:
+            rows[seen["fault"]["target"], seen["fault"]["kind"]].append(seen)
+    head = ("process", "fault", "how often", "seconds to detection", "seconds to serving again")
+    return markdown(
+        head,
+        (
+            [
+                target,
+                kind,
+                str(len(seen)),
+                *(_seconds(seen, key) for key in ("detected_s", "serving_s")),
+            ]
+            for (target, kind), seen in sorted(rows.items())
+        ),
+    )
+
+
+def _seconds(seen: Sequence[Mapping[str, Any]], key: str) -> str:
+    """Return the median and the largest value, without faults of which there is none."""
+    values = [one[key] for one in seen if one[key] is not None]
+    if not values:
+        return "–"
+    return f"{median(values):.1f}" + f" (at most {max(values):.1f})" * (len(values) > 1)
+
+
+def steps(path: Path, of_ten: Sequence[int]) -> str:
+    """Return means over ten training steps each; `of_ten` names the first step of each column."""
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    columns = [[r for r in rows if first <= int(r["step"]) < first + 10] for first in of_ten]
+    names = {
+        "mean training score": ("score/mean", ".3f"),
+        "thought length": ("thought/length", ".1f"),
+    }
+    return markdown(
+        ["steps", *(f"{first}-{first + 9}" for first in of_ten)],
+        (
+            [label, *(format(fmean(float(r[key]) for r in column), form) for column in columns)]
+            for label, (key, form) in names.items()
+        ),
+    )
