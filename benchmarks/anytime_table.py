@@ -15,12 +15,24 @@ at the largest budget. Numbers are means over seeds with 95 % t intervals.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 from rlsys.reporting.metrics_file import EvaluationRecord
-from table_runs import Of, Runs, carry_out, markdown, mean_and_interval, parser, starts, write_raw
+from table_runs import (
+    Column,
+    Of,
+    Runs,
+    carry_out,
+    markdown,
+    mean_and_interval,
+    parser,
+    table,
+    up_to_common_step,
+    write_raw,
+)
 
 METHODS = {
     "GRPO": "configs/grpo.yaml",
@@ -65,25 +77,12 @@ def at_largest(evaluation: EvaluationRecord) -> float:
 
 def accuracies(found: Runs) -> str:
     """Return a table with one row per method at the last common step; the warm start is first."""
-    every = [run for runs in found.values() for run in runs]
-    last = max(set.intersection(*({e.step for e in run} for run in every)))
-    columns: dict[str, Of] = {str(b): partial(accuracy, b) for b in every[0][0].accuracy}
-    columns["anytime"] = anytime
-    forms = dict.fromkeys(columns, ".3f") | {"thought length": ".1f"}
-    columns["thought length"] = lambda e: e.thought_length
-    rows = {"warm start": {name: starts(found, of) for name, of in columns.items()}}
-    for method, runs in found.items():
-        ends = [at_step(run, last) for run in runs]
-        rows[method] = {
-            name: [of(e) for e in ends if e is not None] for name, of in columns.items()
-        }
-    return markdown(
-        [f"after {last} steps", *columns],
-        (
-            [name, *(mean_and_interval(values, forms[column]) for column, values in row.items())]
-            for name, row in rows.items()
-        ),
-    )
+    found = up_to_common_step(found)
+    budgets = next(iter(found.values()))[0][0].accuracy
+    columns = {str(b): Column(partial(accuracy, b)) for b in budgets}
+    columns["anytime"] = Column(anytime)
+    columns["thought length"] = Column(lambda e: e.thought_length, ".1f")
+    return table(found, columns)
 
 
 def differences(found: Runs, name: str, of: Of) -> str:
@@ -91,30 +90,29 @@ def differences(found: Runs, name: str, of: Of) -> str:
 
     Differences are paired by seed. A cell is empty if a run has not reached the step.
     """
-    steps = sorted({e.step for runs in found.values() for run in runs for e in run} - {0})
+    curves = {m: [{e.step: of(e) for e in run} for run in runs] for m, runs in found.items()}
+    steps = sorted({step for seeds in curves.values() for curve in seeds for step in curve} - {0})
     rows = []
-    for method, runs in found.items():
-        others = {"over its warm start": [[run[0]] * len(steps) for run in runs]}
-        if method != BASELINE and BASELINE in found:
-            others[f"over {BASELINE}"] = [
-                [at_step(run, step) for step in steps] for run in found[BASELINE]
+    for method, seeds in curves.items():
+        changes = [{step: v - curve[0] for step, v in curve.items()} for curve in seeds]
+        rows.append([f"{method}, over its warm start", *_cells(changes, steps)])
+        if method != BASELINE and BASELINE in curves:
+            over = [
+                {step: curve[step] - other[step] for step in curve.keys() & other.keys()}
+                for curve, other in zip(seeds, curves[BASELINE], strict=True)
             ]
-        for label, other in others.items():
-            cells = []
-            for index, step in enumerate(steps):
-                pairs = [
-                    (at_step(run, step), line[index]) for run, line in zip(runs, other, strict=True)
-                ]
-                values = [of(a) - of(b) for a, b in pairs if a is not None and b is not None]
-                there = len(values) == len(runs)
-                cells.append(mean_and_interval(values, "+.3f") if there else "")
-            rows.append([f"{method}, {label}", *cells])
+            rows.append([f"{method}, over {BASELINE}", *_cells(over, steps)])
     return markdown([f"{name} after", *(f"{step} steps" for step in steps)], rows)
 
 
-def at_step(run: list[EvaluationRecord], step: int) -> EvaluationRecord | None:
-    """Return the evaluation after a step, None if the run did not reach it."""
-    return next((e for e in run if e.step == step), None)
+def _cells(curves: Sequence[Mapping[int, float]], steps: Sequence[int]) -> list[str]:
+    """Return the mean over seeds at every step, empty if a seed has no value."""
+    return [
+        mean_and_interval([curve[step] for curve in curves], "+.3f")
+        if all(step in curve for curve in curves)
+        else ""
+        for step in steps
+    ]
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from functools import partial
 
 import reflection_table
 from anytime_table import accuracy, anytime
-from reflection_table import Column, Columns, report
+from reflection_table import report
 from rlsys.reporting.metrics_file import EvaluationRecord
-from table_runs import carry_out, parser, up_to_common_step
+from table_runs import Column, Columns, carry_out, parser, up_to_common_step
 
 BRPO, REARL = "configs/brpo_reflection.yaml", "configs/rearl_tiny.yaml"
 METHODS = {

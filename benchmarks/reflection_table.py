@@ -19,21 +19,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from anytime_table import anytime
 from rlsys.reporting.metrics_file import EvaluationRecord
 from table_runs import (
-    Of,
+    Column,
+    Columns,
     Runs,
     Words,
     carry_out,
-    markdown,
-    mean_and_interval,
     parser,
-    starts,
+    table,
     up_to_common_step,
     write_raw,
 )
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CONFIG = "configs/rearl_tiny.yaml"
-WARM_START = "warm start"
 ORIGINALS, NO_REWARD = "environment.revision=null", "algorithm.reflection=null"
 METHODS = {
     "GRPO": (ORIGINALS, NO_REWARD, "algorithm.length=none"),
@@ -53,16 +51,6 @@ METHODS = {
 }
 REVISION = "environment.revision."
 """Settings with this prefix are left out for methods without revisions."""
-
-
-class Column(NamedTuple):
-    """A column of a table: how its number is computed from an evaluation, and how it is printed."""
-
-    of: Of
-    form: str = ".3f"
-
-
-Columns = dict[str, Column]
 
 
 def main() -> None:
@@ -117,31 +105,6 @@ def columns(example: EvaluationRecord) -> Columns:
             lambda e: 100 * e.numbers[f"reflections/per_token/{hard}"], ".2f"
         ),
     }
-
-
-def table(found: Runs, columns: Columns, compared: Sequence[tuple[str, str]] = ()) -> str:
-    """Return a table with one row per method after its last step; the warm start is first.
-
-    For each pair of `compared`, a further row has the difference between the first method and the
-    second, paired by seed. The name WARM_START stands for the start of each run.
-    """
-    ends = {m: [run[-1] for run in runs] for m, runs in found.items()}
-    rows = {WARM_START: [mean_and_interval(starts(found, c.of), c.form) for c in columns.values()]}
-    for method, evaluations in ends.items():
-        rows[method] = [
-            mean_and_interval([c.of(e) for e in evaluations], c.form) for c in columns.values()
-        ]
-    for method, other in compared:
-        before = [run[0] for run in found[method]] if other == WARM_START else ends[other]
-        pairs = list(zip(ends[method], before, strict=True))
-        rows[f"{method} - {other}"] = [
-            mean_and_interval([c.of(a) - c.of(b) for a, b in pairs], f"+{c.form}")
-            for c in columns.values()
-        ]
-    steps = next(iter(ends.values()))[0].step
-    return markdown(
-        [f"after {steps} steps", *columns], ([name, *cells] for name, cells in rows.items())
-    )
 
 
 def draw(found: Runs, columns: Columns) -> Figure:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -27,6 +28,17 @@ Runs = dict[str, list[list[EvaluationRecord]]]
 """Per method, the evaluations of every seed."""
 Of = Callable[[EvaluationRecord], float]
 """Computes one number from an evaluation."""
+WARM_START = "warm start"
+
+
+class Column(NamedTuple):
+    """A column of a table: how its number is computed from an evaluation, and how it is printed."""
+
+    of: Of
+    form: str = ".3f"
+
+
+Columns = dict[str, Column]
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -106,6 +118,31 @@ def starts(found: Runs, of: Of) -> list[float]:
     return [
         float(np.mean([of(run[0]) for run in seed])) for seed in zip(*found.values(), strict=True)
     ]
+
+
+def table(found: Runs, columns: Columns, compared: Sequence[tuple[str, str]] = ()) -> str:
+    """Return a table with one row per method after its last step; the warm start is first.
+
+    For each pair of `compared`, a further row has the difference between the first method and the
+    second, paired by seed. The name WARM_START stands for the start of each run.
+    """
+    ends = {m: [run[-1] for run in runs] for m, runs in found.items()}
+    rows = {WARM_START: [mean_and_interval(starts(found, c.of), c.form) for c in columns.values()]}
+    for method, evaluations in ends.items():
+        rows[method] = [
+            mean_and_interval([c.of(e) for e in evaluations], c.form) for c in columns.values()
+        ]
+    for method, other in compared:
+        before = [run[0] for run in found[method]] if other == WARM_START else ends[other]
+        pairs = list(zip(ends[method], before, strict=True))
+        rows[f"{method} - {other}"] = [
+            mean_and_interval([c.of(a) - c.of(b) for a, b in pairs], f"+{c.form}")
+            for c in columns.values()
+        ]
+    steps = next(iter(ends.values()))[0].step
+    return markdown(
+        [f"after {steps} steps", *columns], ([name, *cells] for name, cells in rows.items())
+    )
 
 
 def markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

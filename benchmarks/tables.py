@@ -29,9 +29,8 @@ import combination_table
 import economics_tables as economics
 import reflection_table
 import speed_tables as speed
-from reflection_table import WARM_START, Column, Columns
 from rlsys.reporting.metrics_file import EvaluationRecord
-from table_runs import Runs, markdown, read_raw
+from table_runs import WARM_START, Column, Columns, Runs, markdown, read_raw, table
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
@@ -109,7 +108,7 @@ def combination() -> str:
     """BRPO, REA-RL and both, and what each changes."""
     found = runs("combination_tiny_cpu.json")
     columns = combination_table.columns(next(iter(found.values()))[0][0])
-    return reflection_table.table(found, columns, [(m, WARM_START) for m in found])
+    return table(found, columns, [(m, WARM_START) for m in found])
 
 
 def rea_columns(found: Runs, without: Sequence[str] = ()) -> Columns:
@@ -122,7 +121,7 @@ def rea_tiny() -> str:
     """REA-RL and the length reward alone, six seeds."""
     found = runs("reflection_tiny_cpu.json", ["REA-RL", "GRPO + length"])
     compared = [("REA-RL", WARM_START), ("GRPO + length", WARM_START), ("REA-RL", "GRPO + length")]
-    return reflection_table.table(found, rea_columns(found), compared)
+    return table(found, rea_columns(found), compared)
 
 
 def rea_per_thought() -> str:
@@ -133,7 +132,7 @@ def rea_per_thought() -> str:
         "hard problems": Column(partial(_per_thought, "/difficulty_6"), ".2f"),
     }
     compared = [("REA-RL", WARM_START), ("GRPO + length", WARM_START)]
-    return reflection_table.table(found, columns, compared)
+    return table(found, columns, compared)
 
 
 def _per_thought(of: str, evaluation: EvaluationRecord) -> float:
@@ -150,14 +149,14 @@ def rea_weights() -> str:
         "weight 0.95": runs("combination_tiny_cpu.json")["REA-RL"],
         "weight 0.9": found["REA-RL, reflection weight 0.9"],
     }
-    return reflection_table.table(weights, rea_columns(weights))
+    return table(weights, rea_columns(weights))
 
 
 def rea_smollm2() -> str:
     """Five methods on SmolLM2-135M, two seeds."""
     found = runs("reflection_smollm2_2xH200.json")
     compared = [("REA-RL", WARM_START), ("REA-RL", "REA-RL without model")]
-    return reflection_table.table(found, rea_columns(found), compared)
+    return table(found, rea_columns(found), compared)
 
 
 def rea_fixed_data() -> str:

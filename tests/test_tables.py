@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from rlsys.reporting.metrics_file import EvaluationRecord
+
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 WITHOUT = re.compile(r"<!-- no raw file: ([\w-]+) -->\n\|")
@@ -33,6 +35,24 @@ def test_a_changed_figure_is_found_and_corrected(
     assert list(tables.outdated(write=True)) == [(page, "row-lengths")]
     assert page.read_text(encoding="utf-8") == right
     assert list(tables.outdated()) == []
+
+
+def test_raw_files_keep_every_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    parts = importlib.import_module("table_runs")
+    found = {"GRPO": [[EvaluationRecord(0, {"16": 0.25}), EvaluationRecord(9, {"16": 0.5})]]}
+    parts.write_raw(tmp_path / "raw.json", found)
+    assert parts.read_raw(tmp_path / "raw.json") == found
+
+
+def test_a_warm_start_counts_once_per_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two methods with two seeds: the interval is that of two values and not of four."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    parts = importlib.import_module("table_runs")
+    found = {m: [[EvaluationRecord(0, {"16": v})] for v in (0.25, 0.5)] for m in ("GRPO", "BRPO")}
+    values = parts.starts(found, lambda e: e.numbers["16"])
+    assert values == [0.25, 0.5]
+    assert parts.mean_and_interval(values, ".3f") == "0.375 ± 1.588"  # .125 * 12.706
 
 
 def test_tables_without_raw_files_and_raw_files_are_listed() -> None:
