@@ -1,4 +1,4 @@
-"""Tables of measured seconds: the learner's rows, random faults, and training steps."""
+"""Tables of measured speed: learner, attention, generation, random faults, training steps."""
 
 from __future__ import annotations
 
@@ -28,6 +28,73 @@ def row_lengths(path: Path) -> str:
                 f"{row['tokens_per_s']:,}",
                 f"{row['mfu']:.3f}",
                 f"{row['peak_gib']:.1f} GiB",
+            ]
+            for row in rows
+        ),
+    )
+
+
+def compiled_layers(path: Path) -> str:
+    """Return the learner's speed with eager and with compiled layers on long trees."""
+    head = ("layers", "checkpointing", "`logits_chunk`", "s per step", "tokens/s", "MFU")
+    return markdown(
+        [*head, "peak memory", "first step"],
+        (
+            [
+                "compiled" if row["compile"] else "eager (head compiled)",
+                "yes" if row["checkpointing"] else "no",
+                f"{row['logits_chunk']:,}",
+                f"{row['median_s']:.2f}",
+                f"{row['tokens_per_s']:,}",
+                f"{row['mfu']:.3f}",
+                f"{row['peak_gib']:.1f} GiB",
+                f"{row['first_s']:.0f} s",
+            ]
+            for row in json_lines(path)
+            if row["job"] == "long"
+        ),
+    )
+
+
+def attention(path: Path) -> str:
+    """Return TFLOP/s of dense attention, and of tree attention with three choices of tiles."""
+    rows = json_lines(path)
+    dense, *trees = rows
+    copied = [row for row in trees if row["key_heads"] == 12]
+    best = max(copied, key=lambda row: float(row["both_tflops"]))
+    tiles = {key: value for key, value in best.items() if key[:4] in {"fwd_", "bwd_"}}
+    shared = next(row for row in trees if row["key_heads"] == 2 and tiles.items() <= row.items())
+    labels = {
+        "dense causal, flash": dense,
+        "tree, torch's tiles": copied[0],
+        "tree, tiles of `learner/attention.py`": best,
+        "the same, 2 key heads for 12 query heads without copies": shared,
+    }
+    kinds = ("forward", "backward", "both")
+    return markdown(
+        ["kernel", *kinds, "of dense"],
+        (
+            [
+                label,
+                *(str(row[f"{kind}_tflops"]) for kind in kinds),
+                f"{row['both_tflops'] / dense['both_tflops']:.2f}",
+            ]
+            for label, row in labels.items()
+        ),
+    )
+
+
+def generation(path: Path) -> str:
+    """Return sampled tokens per second of vLLM alone and of rlsys's engines."""
+    rows = json_lines(path)
+    return markdown(
+        ["what", "engines", "tokens/s", "ratio"],
+        (
+            [
+                row["what"],
+                str(row["engines"]),
+                f"{row['tokens_per_s']:,}",
+                f"{row['tokens_per_s'] / rows[0]['tokens_per_s']:.2f}",
             ]
             for row in rows
         ),

@@ -27,6 +27,7 @@ from typing import Final
 import anytime_table
 import combination_table
 import economics_tables as economics
+import plan_table
 import reflection_table
 import speed_tables as speed
 from rlsys.reporting.metrics_file import EvaluationRecord
@@ -259,6 +260,10 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "economics-allocators": economics_allocators,
     "random-faults": random_faults,
     "row-lengths": partial(speed.row_lengths, RESULTS / "learner_speed_H100.jsonl"),
+    "compiled-layers": partial(speed.compiled_layers, RESULTS / "learner_speed_H200.jsonl"),
+    "attention": partial(speed.attention, RESULTS / "attention_speed_H200.jsonl"),
+    "generation": partial(speed.generation, RESULTS / "generation_speed_H200.jsonl"),
+    "plans": partial(plan_table.plans, RESULTS / "learner_speed_H200.jsonl"),
     "svamp-steps": partial(
         speed.steps, RESULTS / "smollm2_svamp_1xH100_shared.csv", range(1, 111, 20)
     ),

@@ -330,7 +330,7 @@ def test_how_well_the_baselines_predict_the_return() -> None:
     """
     groups = [baselines(scores, [0.5, 0.5]) for scores in ([[0, 0], [1, 1]], [[0, 1], [1, 1]])]
     quality = baseline_quality(groups, [np.ones((2, 2))] * 2)
-    expected = {
+    expected: dict[str, tuple[list[float], list[float]]] = {
         "v1": ([0, 1 / np.sqrt(3)], [1, 1]),
         "v2": ([1 / np.sqrt(11), 1 / np.sqrt(3)], [10 / 11, 2 / 3]),
         "v": ([1 / np.sqrt(11), np.sqrt(0.6)], [10 / 11, 5 / 12]),
