@@ -101,6 +101,35 @@ def generation(path: Path) -> str:
     )
 
 
+def medians(paths: Mapping[str, Path]) -> str:
+    """Return medians over all training steps of each run."""
+    columns = {
+        "s per step": ("time/step", ".2f"),
+        "s weight synchronisation": ("time/sync", ".2f"),
+        "s training": ("time/training", ".2f"),
+        "packed tokens/s in training": ("tokens_per_s/training", ",.0f"),
+        "canary difference, nats": ("gap/canary", ".3f"),
+        "prefix cache": ("prefix_cache/share", ".2f"),
+        "largest staleness": ("staleness/max", ".0f"),
+    }
+    lines = []
+    for label, path in paths.items():
+        rows = csv_rows(path)
+        values = {key: [float(row[key]) for row in rows] for key, _ in columns.values()}
+        cells = [
+            format((max if key == "staleness/max" else median)(values[key]), form)
+            for key, form in columns.values()
+        ]
+        lines.append([label, str(len(rows)), *cells])
+    return markdown(["medians over all steps", "steps", *columns], lines)
+
+
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file with one row per training step."""
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
 def json_lines(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a file with one JSON object per line."""
     return [json.loads(line) for line in path.read_text().splitlines() if line]
@@ -137,8 +166,7 @@ def _seconds(seen: Sequence[Mapping[str, Any]], key: str) -> str:
 
 def steps(path: Path, of_ten: Sequence[int]) -> str:
     """Return means over ten training steps each; `of_ten` names the first step of each column."""
-    with path.open() as file:
-        rows = list(csv.DictReader(file))
+    rows = csv_rows(path)
     columns = [[r for r in rows if first <= int(r["step"]) < first + 10] for first in of_ten]
     names = {
         "mean training score": ("score/mean", ".3f"),

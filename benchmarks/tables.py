@@ -242,6 +242,31 @@ def random_faults() -> str:
     return speed.faults(json.loads((RESULTS / "chaos_cpu.json").read_text())["runs"])
 
 
+def svamp_medians() -> str:
+    """Seconds of the two runs of SmolLM2-135M on SVAMP."""
+    runs_by_name = {
+        "one H100, shared": RESULTS / "smollm2_svamp_1xH100_shared.csv",
+        "two H100s, NCCL": RESULTS / "smollm2_svamp_2xH100_nccl.csv",
+    }
+    return speed.medians(runs_by_name)
+
+
+def grading() -> str:
+    """Other spellings and near misses of golds, judged by two policies."""
+    rows = speed.json_lines(RESULTS / "grading_counts.jsonl")
+    theirs = {row["set"]: row for row in rows if row["policy"] == "math-verify"}
+    head = ["set", "golds", "right as right", "wrong as wrong"]
+    return markdown(
+        [*head, "math-verify: right as right", "math-verify: wrong as wrong"],
+        (
+            [row["set"], *(f"{row[k]:,}" for k in ("golds", "right", "wrong"))]
+            + [f"{theirs[row['set']][k]:,}" for k in ("right", "wrong")]
+            for row in rows
+            if row["policy"] == "rlsys"
+        ),
+    )
+
+
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "brpo-accuracy": brpo_accuracy,
     "brpo-anytime": brpo_anytime,
@@ -264,6 +289,8 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "attention": partial(speed.attention, RESULTS / "attention_speed_H200.jsonl"),
     "generation": partial(speed.generation, RESULTS / "generation_speed_H200.jsonl"),
     "plans": partial(plan_table.plans, RESULTS / "learner_speed_H200.jsonl"),
+    "grading": grading,
+    "svamp-medians": svamp_medians,
     "svamp-steps": partial(
         speed.steps, RESULTS / "smollm2_svamp_1xH100_shared.csv", range(1, 111, 20)
     ),
