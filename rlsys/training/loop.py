@@ -18,6 +18,7 @@ from typing import TypeVar
 from rlsys.config import RunConfig
 from rlsys.data.problems import TaskStream
 from rlsys.errors import LearnerDied, TrainingError
+from rlsys.training.baseline_metrics import baseline_metrics
 from rlsys.training.buffer import GroupBuffer
 from rlsys.training.checkpoints import CheckpointStore
 from rlsys.training.evaluation import evaluate_policy
@@ -132,7 +133,7 @@ async def train(
             # be sampled by older weights than the staleness bound allows.
             await buffer.release(per_step)
             step += 1
-            await _report(parts, health, step, groups, trained, watch, gap, buffer)
+            await _report(config, parts, health, step, groups, trained, watch, gap, buffer)
             if _due(step, config.evaluation.every, config.steps):
                 evaluation = evaluate_policy(parts.runner, held_out, parts.reporter, step)
                 with parts.progress.waiting_for(f"the evaluation after step {step}"):
@@ -248,6 +249,7 @@ def _check_staleness(groups: Sequence[FinishedGroup], version: int, bound: int) 
 
 
 async def _report(
+    config: RunConfig,
     parts: Parts,
     health: Health,
     step: int,
@@ -262,6 +264,7 @@ async def _report(
     fates = group_fates(reports, step=step, applied=applied, admitted=buffer.admitted)
     parts.reporter.fates(fates)
     metrics = step_metrics(reports, version=step - 1)
+    metrics |= baseline_metrics(reports, config)
     metrics |= fate_metrics(fates)
     metrics |= trained
     metrics |= {f"time/{name}": seconds for name, seconds in watch.laps.items()}
