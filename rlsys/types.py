@@ -319,6 +319,8 @@ class GroupReport:
     """Per sample, its packed tokens and its trained tokens."""
     example: dict[str, object]
     """One episode as text; empty if the group has none."""
+    signal: bool = True
+    """False if no token of a training group has an advantage other than 0."""
 
 
 TaskT_contra = TypeVar("TaskT_contra", contravariant=True)

@@ -18,6 +18,15 @@ THOUGHT = 1
 """Index of the thought in the segments of an episode with one thought."""
 
 
+def has_signal(samples: Iterable[Sample]) -> bool:
+    """Return True if any token of a group has an advantage other than 0."""
+    return any(
+        advantages is not None and bool(np.any(advantages))
+        for sample in samples
+        for advantages in sample.advantages
+    )
+
+
 def whole_episode(episode: Episode, advantage: float) -> Sample:
     """One advantage on every token that the policy sampled."""
     advantages = [

@@ -22,6 +22,8 @@ _FIGURES = (
     ("cut", "thought/cut", "{:.0%}"),
     ("reply", "reply/length", "{:.1f} tokens"),
     ("signal", "groups/signal", "{:.0%}"),
+    ("all right", "groups/all_right", "{:.0%}"),
+    ("all wrong", "groups/all_wrong", "{:.0%}"),
     ("loss", "loss", "{:+.4f}"),
     ("grad", "grad_norm", "{:.3f}"),
     ("kl", "kl", "{:.4f}"),

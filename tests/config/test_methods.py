@@ -66,6 +66,10 @@ def test_one_thought_is_a_group_for_sgrpo_alone(tmp_path: Path) -> None:
             ["loss.surrogate=cispo", "loss.dual_clip=3"],
             ("loss.dual_clip 3.0 needs loss.surrogate 'ppo'", "'cispo'"),
         ),
+        (
+            ["batch.dynamic_sampling=1.01"],
+            ("batch.dynamic_sampling 1.01 replaces no group of batch.problems 32", "1.03125"),
+        ),
         (["loss.dual_clip=1"], ("loss.dual_clip is 1", "greater than 1")),
     ],
 )

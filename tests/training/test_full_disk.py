@@ -198,7 +198,8 @@ def test_files_of_the_learner(small_disk: Path, tmp_path: Path) -> None:
             worker.save(folder)
 
     def save_it(step: int) -> None:
-        asyncio.run(store(small_disk / "checkpoints").save(step, Rank(), {}))  # type: ignore[arg-type]
+        saving = store(small_disk / "checkpoints").save(step, Rank(), {}, 0)  # type: ignore[arg-type]
+        asyncio.run(saving)
 
     save_it(1)
     fill(small_disk)
