@@ -239,6 +239,8 @@ class Episode:
     """The revision of the thought; None in a run without revisions."""
     turns: tuple[TurnRecord, ...] = ()
     """[n] What the environment returned for each reply; empty for episodes with one thought."""
+    masked: bool = False
+    """True: it counts in the baseline of its group, but no token of it is trained."""
 
     def sampled_tokens(self) -> int:
         """Return the number of tokens that the policy sampled in this episode."""

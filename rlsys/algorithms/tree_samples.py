@@ -36,6 +36,11 @@ def whole_episode(episode: Episode, advantage: float) -> Sample:
     return Sample(segments=episode.segments, advantages=tuple(advantages))
 
 
+def untrained(sample: Sample) -> Sample:
+    """The same tree with no token trained."""
+    return replace(sample, advantages=(None,) * len(sample.segments), rows=())
+
+
 def answers_only(episode: Episode, answer_N: Iterable[float], answer_weight: float) -> Sample:
     """One advantage on each of the N answers; `answer_weight` multiplies the loss of answers."""
     advantages: list[Floats | None] = [None] * len(episode.segments)
