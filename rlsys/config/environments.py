@@ -116,7 +116,7 @@ class AnytimeConfig(ThoughtSection):
     answers: PositiveInt = 4
     """Answers sampled per slot (A)."""
     truncation: Literal["close", "zero", "mask"] = "close"
-    """What becomes of a thought in training that has not ended at the largest budget. `close` forces
+    """What becomes of a training thought that has not ended at the largest budget. `close` forces
     its end and samples answers. `zero` scores it 0 without an answer. `mask` does the same, but
     trains none of its tokens: it counts only in the baseline of its group."""
 

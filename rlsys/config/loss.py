@@ -35,9 +35,9 @@ class LossConfig(Section):
     """`k3` is never negative, `k2` is half the squared log ratio. The mean gradient of `k1`, the
     plain log ratio, is 0: it only adds noise, and is here for comparisons."""
     kl_in: Literal["loss", "reward"] = "loss"
-    """`loss` adds the estimate to the loss of every token. `reward` subtracts it from the rewards: a
-    token pays for itself and for the tokens after it. Use `kl_estimator: k1` then: the gradient of
-    the others is biased."""
+    """`loss` adds the estimate to the loss of every token. `reward` subtracts it from the rewards:
+    a token pays for itself and for the tokens after it. Use `kl_estimator: k1` then: the gradient
+    of the others is biased."""
     entropy_coefficient: NonNegativeFloat = 0.0
     importance: Literal["truncate", "icepop", "sequence_truncate", "sequence_mask"] = "truncate"
     """Correction for the difference between engine and learner. With w = learner / engine:

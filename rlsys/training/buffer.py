@@ -103,7 +103,7 @@ class GroupBuffer:
             )
 
     async def release(self) -> None:
-        """Free the slots of a step's kept groups; call it when the weights trained on them are live."""
+        """Free the slots of a step's kept groups; call it when the new weights are live."""
         async with self._changed:
             self._released += self._per_step
             self._changed.notify_all()

@@ -1,5 +1,7 @@
 """Which method fits which environment, and what a method fills in for the loss."""
 
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -132,3 +134,12 @@ def test_normalisation_can_be_chosen_for_every_method(tmp_path: Path) -> None:
     assert load(tmp_path).resolved_loss.normalise_advantages is False
     on = load(tmp_path, "loss.normalise_advantages=true")
     assert on.resolved_loss.normalise_advantages is True
+
+
+def test_every_command_of_the_page_of_methods_is_accepted() -> None:
+    root = Path(__file__).parents[2]
+    text = (root / "docs" / "methods.md").read_text(encoding="utf-8").replace("\\\n", " ")
+    commands = re.findall(r"^rlsys train (\S+)(.*)$", text, re.MULTILINE)
+    assert len(commands) > 5
+    for path, words in commands:
+        load_config(root / path, shlex.split(words))

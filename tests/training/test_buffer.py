@@ -103,7 +103,7 @@ async def taken_by_steps(
     tickets = [await buffer.admit() for _ in range(start, len(signals))]
     for ticket in reversed(tickets):
         await buffer.finish(ticket, plain(ticket, signal=signals[ticket]))
-    steps = []
+    steps: list[tuple[list[int], list[int]]] = []
     while True:
         try:
             async with asyncio.timeout(0):

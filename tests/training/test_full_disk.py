@@ -47,7 +47,7 @@ def config_file(tmp_path: Path, small_disk: Path) -> Path:
 
 
 def write_checkpoint(_: Any, checkpoints: CheckpointStore) -> None:
-    asyncio.run(checkpoints.save(2, Learner(size=100_000), {}))  # type: ignore[arg-type]
+    asyncio.run(checkpoints.save(2, Learner(size=100_000), {}, 0))  # type: ignore[arg-type]
 
 
 FATE = GroupFate(
