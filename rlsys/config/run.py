@@ -163,7 +163,7 @@ class RunConfig(Section):
 
     def _check_normalisation(self) -> None:
         """Refuse settings that need one baseline over the batch, or must not have one."""
-        whitened = self.resolved_loss.normalise_advantages == "whiten"
+        whitened = self._normalisation == "whiten"
         if self.algorithm.normalisation == "whiten" and not whitened:
             raise ValueError(
                 f"loss.normalise_advantages {self.loss.normalise_advantages} leaves "
@@ -190,15 +190,18 @@ class RunConfig(Section):
     @property
     def resolved_loss(self) -> LossConfig:
         """loss, with its `constant` and `normalise_advantages` filled in."""
-        normalise = self.loss.normalise_advantages
-        if normalise is None:
-            normalise = self.algorithm.normalisation
         return self.loss.model_copy(
             update={
                 "constant": self.loss.constant or self.environment.longest_episode,
-                "normalise_advantages": normalise,
+                "normalise_advantages": self._normalisation,
             }
         )
+
+    @property
+    def _normalisation(self) -> bool | Literal["whiten"]:
+        """loss.normalise_advantages, or what the method asks for."""
+        chosen = self.loss.normalise_advantages
+        return self.algorithm.normalisation if chosen is None else chosen
 
     @property
     def canary_tolerance(self) -> float:
