@@ -27,7 +27,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +55,11 @@ class Method:
 
     sees: Literal["tree", "last answer"]
     settings: tuple[str, ...]
+
+    @property
+    def whitens(self) -> bool:
+        """True if the mean over a training step is subtracted."""
+        return "method=reinforce++" in self.settings
 
 
 METHODS = {
@@ -131,6 +136,19 @@ def last_answer(episode: Episode) -> Episode:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """Groups with the gradients of their pieces, [G, P, D] each."""
+
+    groups: list[Episodes] = field(default_factory=list)
+    pieces: list[NDArray[np.float32]] = field(default_factory=list)
+
+    def add(self, episodes: Episodes, pieces_GPD: NDArray[np.float32]) -> None:
+        """Add one group."""
+        self.groups.append(episodes)
+        self.pieces.append(pieces_GPD)
+
+
+@dataclass(frozen=True, slots=True)
 class Gradients:
     """What a method makes of N groups."""
 
@@ -146,18 +164,15 @@ class Gradients:
         """Return the mean gradient of the chosen groups, [D]; `whiten` subtracts their mean."""
         gradient_D: Floats64 = self.groups_ND[chosen].mean(axis=0)
         if whiten:
-            gradient_D = gradient_D - self.mean_N[chosen].mean() * self.plain_ND[chosen].mean(
-                axis=0
-            )
+            shift = self.mean_N[chosen].mean()
+            gradient_D = gradient_D - shift * self.plain_ND[chosen].mean(axis=0)
         return gradient_D
 
 
-def gradients(
-    lab: Lab, method: Method, groups: Sequence[Episodes], pieces: Sequence[NDArray[np.float32]]
-) -> Gradients:
-    """Return the gradients of a method; `pieces` has [G, P, D] for every group."""
+def gradients(lab: Lab, method: Method, batch: Batch) -> Gradients:
+    """Return the gradients of a method on the groups of a batch."""
     rows, plain, means, silent = [], [], [], 0
-    for episodes, pieces_GPD in zip(groups, pieces, strict=True):
+    for episodes, pieces_GPD in zip(batch.groups, batch.pieces, strict=True):
         advantages_GP = lab.advantages(episodes, method)
         trained_P = np.ones(advantages_GP.shape[1])
         if method.sees != "tree":
@@ -166,39 +181,30 @@ def gradients(
         plain.append(np.einsum("p,gpd->d", trained_P, pieces_GPD) / len(episodes))
         means.append(advantages_GP[:, -1].mean())
         silent += not advantages_GP.any()
-    return Gradients(np.stack(rows), np.stack(plain), np.array(means), silent / len(groups))
+    return Gradients(np.stack(rows), np.stack(plain), np.array(means), silent / len(rows))
 
 
-def compare(
-    lab: Lab,
-    groups: Sequence[Episodes],
-    pieces: Sequence[NDArray[np.float32]],
-    large: Sequence[Episodes],
-    large_pieces: Sequence[NDArray[np.float32]],
-    step: int,
-) -> dict[str, dict[str, float]]:
+def compare(lab: Lab, usual: Batch, large: Batch, step: int) -> dict[str, dict[str, float]]:
     """Return the figures of every method; without cosines if there are no large groups."""
+    every = np.arange(len(large.groups))
     whole = {
-        name: gradients(lab, method, large, large_pieces).step(
-            np.arange(len(large)), whiten="reinforce++" in method.settings[0]
-        )
+        name: gradients(lab, method, large).step(every, whiten=method.whitens)
         for name, method in METHODS.items()
-        if large
+        if len(every)
     }
-    rng = np.random.default_rng(0)
-    draws = rng.integers(len(groups), size=(RESAMPLES, step))
+    draws = np.random.default_rng(0).integers(len(usual.groups), size=(RESAMPLES, step))
     table = {}
     for name, method in METHODS.items():
-        found = gradients(lab, method, groups, pieces)
-        whiten = "reinforce++" in method.settings[0]
-        steps_RD = np.stack([found.step(chosen, whiten=whiten) for chosen in draws])
+        found = gradients(lab, method, usual)
+        steps_RD = np.stack([found.step(chosen, whiten=method.whitens) for chosen in draws])
         mean_D = steps_RD.mean(axis=0)
         noise = float(np.square(steps_RD - mean_D).sum(axis=1).mean())
-        # The mean of N groups has noise too: `step / N` of that of a step. Without the correction a
+        # The mean of N groups has noise too: step / N of that of a step. Without the correction, a
         # method without any signal would seem to have one.
-        signal = max(float(mean_D @ mean_D) - noise * step / len(groups), 0.0)
-        table[name] = {"no_signal": found.no_signal, "signal_to_noise": (signal / noise) ** 0.5}
-        references = {"own": name, "anytime": ANYTIME, "final": FINAL} if large else {}
+        signal = max(float(mean_D @ mean_D) - noise * step / len(usual.groups), 0.0)
+        ratio = (signal / noise) ** 0.5 if noise else 0.0
+        table[name] = {"no_signal": found.no_signal, "signal_to_noise": ratio}
+        references = {"own": name, "anytime": ANYTIME, "final": FINAL} if whole else {}
         for column, reference in references.items():
             table[name][column] = mean_cosine(steps_RD, whole[reference])
     return table
@@ -231,9 +237,29 @@ def markdown(table: dict[str, dict[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Collect trees, compare the methods, write the result."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def collect(given: argparse.Namespace, config: RunConfig, lab: Lab) -> tuple[Batch, Batch]:
+    """Return the groups of the usual size, and the large groups; a checkpoint has none of these."""
+    model = PieceGradients(
+        config.model.path, lab.budgets, config.generation.temperature, given.numbers
+    )
+    usual, large = Batch(), Batch()
+    if given.checkpoint:
+        for episodes in recorded_trees(given.checkpoint, config):
+            usual.add(episodes, np.stack([model.of(episode) for episode in episodes]))
+        return usual, large
+    first = given.groups * given.size
+    for episodes in sampled_trees(config, given.problems):
+        pieces_GPD = np.stack([model.of(episode) for episode in episodes])
+        for start in range(0, first, given.size):
+            part = slice(start, start + given.size)
+            usual.add(episodes[part], pieces_GPD[part])
+        large.add(episodes[first:], pieces_GPD[first:])
+    return usual, large
+
+
+def arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("config", type=Path)
     parser.add_argument("--checkpoint", type=Path, help="folder step-N of an anytime run")
     parser.add_argument("--problems", type=int, default=24)
@@ -244,45 +270,30 @@ def main() -> None:
     parser.add_argument("--numbers", type=int, default=4096, help="size of a reduced gradient")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULT)
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Collect trees, compare the methods, write the result."""
+    given = arguments()
     torch.set_num_threads(given.threads)
     began = time.monotonic()
-    small = given.groups * given.size
-    words = ["environment.answers=1", f"batch.group_size={small + given.large}"]
+    size = given.groups * given.size + given.large
+    words = ["environment.answers=1", f"batch.group_size={size}"]
     config = load_config(given.config, [] if given.checkpoint else words)
     lab = Lab(config)
-    if given.checkpoint:
-        trees, sizes = list(recorded_trees(given.checkpoint, config)), []
-    else:
-        trees, sizes = list(sampled_trees(config, given.problems)), [small]
-    model = PieceGradients(
-        config.model.path, lab.budgets, config.generation.temperature, given.numbers
-    )
-    groups: list[Episodes] = []
-    pieces: list[NDArray[np.float32]] = []
-    large: list[Episodes] = []
-    large_pieces: list[NDArray[np.float32]] = []
-    for episodes in trees:
-        pieces_GPD = np.stack([model.of(episode) for episode in episodes])
-        cuts = range(0, small, given.size) if sizes else [0]
-        for start in cuts:
-            part = slice(start, start + given.size) if sizes else slice(None)
-            groups.append(episodes[part])
-            pieces.append(pieces_GPD[part])
-        if sizes:
-            large.append(episodes[small:])
-            large_pieces.append(pieces_GPD[small:])
-    table = compare(lab, groups, pieces, large, large_pieces, given.step)
-    mixed = [g for g in groups if 0 < np.mean([e.scores[-1] for e in g]) < 1]
+    usual, large = collect(given, config, lab)
+    table = compare(lab, usual, large, given.step)
+    mixed = [g for g in usual.groups if 0 < np.mean([e.scores[-1] for e in g]) < 1]
     result = {
-        "settings": {k: str(v) for k, v in vars(given).items()},
+        "settings": {k: v if isinstance(v, int) else str(v) for k, v in vars(given).items()},
         "budgets": list(lab.budgets),
-        "groups": len(groups),
+        "groups": len(usual.groups),
         "seconds": round(time.monotonic() - began),
         "table": table,
-        "example": side_by_side(lab, (mixed or groups)[0]),
+        "example": side_by_side(lab, (mixed or usual.groups)[0]),
     }
-    given.out.write_text(json.dumps(result, indent=1) + "\n")
+    given.out.write_text(json.dumps(result) + "\n")
     print(markdown(table))
 
 
