@@ -215,9 +215,9 @@ class _Run:
 
     async def _train_from(self, resumed: Checkpoint | None) -> bool:
         config, inputs, reporter, stop = self.config, self.inputs, self.reporter, self.stop
-        start, finished = 0, {}
+        start, first_group, finished = 0, 0, {}
         if resumed is not None:
-            start = resumed.step
+            start, first_group = resumed.step, resumed.next_group(config.batch.problems)
             with self.progress.waiting_for("the learner to load its checkpoint"):
                 await self.processes.learner.load(resumed.learner)
             finished = stored_groups(resumed.groups())
@@ -232,7 +232,13 @@ class _Run:
             problems = TaskStream(inputs.train, seed=config.seed, shuffle=config.data.shuffle)
             unmark_finished(config.run_dir)
             step = await run_loop(
-                config, parts, problems, inputs.evaluation, start=start, finished=finished
+                config,
+                parts,
+                problems,
+                inputs.evaluation,
+                start=start,
+                first_group=first_group,
+                finished=finished,
             )
             await self._evaluate(parts, step)
             watching.cancel()

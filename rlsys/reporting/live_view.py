@@ -23,6 +23,8 @@ _FIGURES = (
     ("reply", "reply/length", "{:.1f} tokens"),
     ("signal", "groups/signal", "{:.0%}"),
     ("audit", "grading/disagreed", "{:.1%} disagree"),
+    ("all right", "groups/all_right", "{:.0%}"),
+    ("all wrong", "groups/all_wrong", "{:.0%}"),
     ("loss", "loss", "{:+.4f}"),
     ("grad", "grad_norm", "{:.3f}"),
     ("kl", "kl", "{:.4f}"),

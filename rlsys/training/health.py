@@ -45,7 +45,7 @@ class Health:
                 lambda share: share < LEAST_SIGNAL,
                 f"only {{share:.0%}} of the groups had both right and wrong answers in the last "
                 f"{STEPS} steps, and the others train nothing; choose problems that the model "
-                "solves now and then, or raise batch.group_size",
+                "solves now and then, raise batch.group_size, or set batch.dynamic_sampling",
             ),
         ]
         self._recent: dict[str, deque[float]] = {}

@@ -140,7 +140,7 @@ def test_a_refusal_names_the_value_the_place_and_the_remedy(tmp_path: Path) -> N
         ),
         (
             {"algorithm": {"method": "brpoo"}},
-            ["algorithm.method is 'brpoo'", "'dler', 'grpo', 'rea'", "did you mean 'brpo'"],
+            ["algorithm.method is 'brpoo'", "'dler', 'grpo', 'lcpo', 'rea'", "did you mean 'brpo'"],
         ),
         (
             {"data": {"train": {"source": "file"}}},
