@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rlsys.cli import data, economics, ledger, plan, reflection
+from rlsys.cli import data, economics, ledger, plan, reflection, report
 from rlsys.cli.common import (
     SETTINGS_AS_OPTIONS,
     STOPPED,
@@ -50,6 +50,7 @@ app.command("eval economics", context_settings=SETTINGS_AS_OPTIONS)(economics.co
 app.command("serve-env", context_settings=SETTINGS_AS_OPTIONS)(economics.serve_environment)
 app.command("data", context_settings=SETTINGS_AS_OPTIONS)(data.data)
 app.command("ledger")(ledger.ledger)
+app.command("report")(report.report)
 app.command("plan", context_settings=SETTINGS_AS_OPTIONS)(plan.plan)
 app.command("submit", context_settings=SETTINGS_AS_OPTIONS)(submit)
 
