@@ -109,9 +109,10 @@ def _evaluation(runs: Sequence[RunFiles]) -> tuple[str, str, str]:
         "Accuracy with the thought cut at the budget. Dotted: before training. Faint: during "
         "training. Solid: the last evaluation, with 95 % bootstrap intervals over problems."
     )
+    progress = progress_chart(runs)
     charts = [
-        _card("anytime", "Anytime curve", note, anytime_chart(runs), wide=True),
-        _card("progress", "Accuracy over steps", "From the evaluations.", progress_chart(runs)),
+        _card("anytime", "Anytime curve", note, anytime_chart(runs), wide=progress is None),
+        _card("progress", "Accuracy over steps", "Mean over budgets.", progress),
     ]
     return _section("evaluation", "Evaluation", _grid(charts) + evaluation_table(runs))
 

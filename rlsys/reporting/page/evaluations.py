@@ -122,8 +122,9 @@ def anytime_chart(runs: Sequence[RunFiles]) -> Figure | None:
             traces.append(trace)
     if not traces:
         return None
+    budgets = sorted({budget for trace in traces for budget in trace["x"]})
     layout = {
-        "xaxis": {"title": {"text": "thinking budget (tokens)"}},
+        "xaxis": {"title": {"text": "thinking budget (tokens)"}, "tickvals": budgets},
         "yaxis": {"title": {"text": "accuracy"}},
     }
     return {"data": traces, "layout": layout}

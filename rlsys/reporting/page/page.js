@@ -11,15 +11,16 @@ function colour(name) {
 
 function themed(layout) {
   const axis = { gridcolor: colour("--line"), zerolinecolor: colour("--line"), automargin: true };
+  const small = (part) => ({ ...part, title: { ...part.title, font: { size: 11 }, standoff: 6 } });
   return {
     ...layout,
-    xaxis: { ...axis, ...layout.xaxis },
-    yaxis: { ...axis, ...layout.yaxis },
+    xaxis: { ...axis, ...small(layout.xaxis) },
+    yaxis: { ...axis, ...small(layout.yaxis) },
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: colour("--text"), family: "system-ui, sans-serif", size: 12 },
     margin: { t: 10, r: 10, b: 40, l: 50 },
-    legend: { orientation: "h", y: -0.22, yanchor: "top", x: 0 },
+    legend: { orientation: "h", y: 1.03, yanchor: "bottom", x: 0, traceorder: "normal" },
     hoverlabel: { bgcolor: colour("--card"), font: { color: colour("--text") }, namelength: -1 },
     hovermode: "x unified",
     showlegend: true,
@@ -31,8 +32,7 @@ function draw() {
     const figure = parsed(place.dataset.figure);
     Plotly.react(place, figure.data, themed(figure.layout), {
       responsive: true,
-      displaylogo: false,
-      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+      displayModeBar: false, // it would cover the lines; dragging zooms, a double click resets
     });
   }
 }

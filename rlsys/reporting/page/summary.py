@@ -42,14 +42,14 @@ def tiles(runs: Sequence[RunFiles]) -> str:
 
 
 def settings_table(runs: Sequence[RunFiles]) -> str:
-    """Return the settings that tell what a run is, one column per run."""
-    rows = []
-    for heading, key in SETTINGS:
-        values = [_setting(run.config, key) for run in runs]
-        if any(values):
-            rows.append([heading, *values])
-    rows.append(["folder", *(str(run.folder) for run in runs)])
-    return html_table(["", *(run.name for run in runs)], rows)
+    """Return the settings that tell what a run is, one row per run."""
+    used = [
+        (heading, key) for heading, key in SETTINGS if any(_setting(r.config, key) for r in runs)
+    ]
+    rows = [
+        [run.name, *(_setting(run.config, key) for _, key in used), str(run.folder)] for run in runs
+    ]
+    return html_table(["run", *(heading for heading, _ in used), "folder"], rows)
 
 
 def evaluation_table(runs: Sequence[RunFiles]) -> str:
@@ -66,7 +66,7 @@ def evaluation_table(runs: Sequence[RunFiles]) -> str:
     rows += [(f"{run.name} − {runs[0].name}", _differences(runs[0], -1, run)) for run in runs[1:]]
     measures = list(dict.fromkeys(measure for _, found in rows for measure in found))
     cells = [
-        [heading, *(_estimate(found.get(measure)) for measure in measures)]
+        [heading, *(_estimate(found.get(measure), measure) for measure in measures)]
         for heading, found in rows
         if found
     ]
@@ -125,8 +125,9 @@ def _tiles(run: RunFiles, runs: int) -> list[str]:
         first, last = (estimates(run, run.evaluations[place]) for place in (0, -1))
         for measure in (MEAN, RETURN, THOUGHT_LENGTH):
             if measure in last:
-                before = f"before: {_number(first[measure].mean)}" if measure in first else ""
-                tiles.append(_tile(LABELS[measure], _estimate(last[measure]), before))
+                before = first.get(measure)
+                below = f"before: {_number(before.mean, measure)}" if before else ""
+                tiles.append(_tile(LABELS[measure], _estimate(last[measure], measure), below))
     for label, name, form in (
         ("seconds per step", "time/step", "{:.1f}"),
         ("sampled tokens per second", "tokens_per_s/generation", "{:,.0f}"),
@@ -157,17 +158,18 @@ def _differences(run: RunFiles, place: int, other: RunFiles) -> dict[str, Estima
     return {measure: value for measure, value in found.items() if value is not None}
 
 
-def _estimate(value: Estimate | None) -> str:
+def _estimate(value: Estimate | None, measure: str) -> str:
     if value is None:
         return ""
+    mean = _number(value.mean, measure)
     if value.interval is None:
-        return _number(value.mean)
-    low, high = value.interval
-    return f"{_number(value.mean)} [{_number(low)}, {_number(high)}]"
+        return mean
+    low, high = (_number(bound, measure) for bound in value.interval)
+    return f"{mean} [{low}, {high}]"
 
 
-def _number(value: float) -> str:
-    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3f}"
+def _number(value: float, measure: str) -> str:
+    return f"{value:.1f}" if measure == THOUGHT_LENGTH else f"{value:.3f}"
 
 
 def _setting(config: Mapping[str, Any], key: str) -> str:
