@@ -117,7 +117,9 @@ def train(
 
         with (
             run_lock(config.run_dir, typer.echo),
-            RunReporter(config.run_dir, config.steps, terminal(), reference) as reporter,
+            RunReporter(
+                config.run_dir, config.steps, terminal(), reference, config.reporting
+            ) as reporter,
         ):
             checkpoints = CheckpointStore(
                 config.run_dir / CHECKPOINTS,
@@ -177,7 +179,9 @@ def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
 
         with (
             run_lock(config.run_dir, typer.echo),
-            RunReporter(config.run_dir, config.steps, terminal()) as reporter,
+            RunReporter(
+                config.run_dir, config.steps, terminal(), reporting=config.reporting
+            ) as reporter,
         ):
             steps = f"{config.steps} steps of {config.rows_per_step} rows"
             reporter.start(dump_config(config), steps)
@@ -200,7 +204,7 @@ def evaluate_model(config_file: ConfigFile, overrides: Overrides = None) -> None
 
         # A separate folder, so that the metrics of a training run in run_dir are not changed.
         folder = config.run_dir / "evaluation"
-        with RunReporter(folder, 0, terminal(), reference) as reporter:
+        with RunReporter(folder, 0, terminal(), reference, config.reporting) as reporter:
             reporter.start(dump_config(config), f"evaluating {config.model.path}")
             warning = training.evaluate(config, reporter)
             reporter.final_table()

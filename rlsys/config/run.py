@@ -19,6 +19,7 @@ from rlsys.config.environments import AnytimeConfig, ReflectionEpisodes, Revisio
 from rlsys.config.grading import GradingConfig
 from rlsys.config.learner import BatchConfig, LearnerConfig
 from rlsys.config.models import GenerationConfig, ModelConfig
+from rlsys.config.reporting import ReportingConfig
 
 Environment = Annotated[
     AnytimeConfig | ReflectionEpisodes | EconomicsDialogue | OpenEnvDialogue,
@@ -127,6 +128,7 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     watchdog: WatchdogConfig = WatchdogConfig()
+    reporting: ReportingConfig = ReportingConfig()
     cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="after")

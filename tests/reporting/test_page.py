@@ -117,7 +117,10 @@ def test_several_runs_share_charts_and_are_compared_problem_by_problem(tmp_path:
     runs = read_runs([write_run(tmp_path / "a", "a"), write_run(tmp_path / "b", "b", better)])
     reward = line_chart(chart("reward"), runs)
     assert reward is not None
-    assert [t["name"] for t in reward["data"]][::2] == ["a: score/2", "b: score/2"]
+    assert [(t["name"], t.get("showlegend", True)) for t in reward["data"]] == [
+        *(("a", True), ("a: score/4", False), ("b", True), ("b: score/4", False)),
+        *(("score/2", True), ("score/4", True)),
+    ]
     assert "b − a" in document.page(runs, PLOTLY)
     scores = [problem_scores(run.samples["evaluation-2"]) for run in runs]
     difference = paired_difference(scores[0]["2"], scores[1]["2"])

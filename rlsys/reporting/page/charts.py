@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
@@ -71,7 +72,7 @@ CHARTS: Final = (
     ),
     Chart(
         *("gradient", "Gradient norm", "Before clipping, mean over optimizer steps."),
-        *(("grad_norm",), "norm", True),
+        *(("grad_norm",), "norm"),
     ),
     Chart(
         *("kl", "KL divergence", "To the weights before the step, and to the starting policy."),
@@ -100,15 +101,21 @@ def line_chart(chart: Chart, runs: Sequence[RunFiles]) -> Figure | None:
     """
     names = _names(chart, runs)
     traces = []
+    drawn = set()
     for number, run in enumerate(runs):
         for place, name in enumerate(names):
             points = [(row["step"], row[name]) for row in run.steps if name in row]
             # A logarithmic axis has no place for 0; None leaves a gap.
             values = [None if chart.log and value == 0 else value for _, value in points]
             if any(value is not None for value in values):
-                label, line = _line(runs, number, name, place)
-                traces.append(_trace([step for step, _ in points], values, label, line))
-    return _figure(traces, chart.unit, log=chart.log) if traces else None
+                trace = _trace([step for step, _ in points], values)
+                traces.append(trace | _style(runs, number, name, place))
+                drawn.add(name)
+    if not traces:
+        return None
+    if len(runs) > 1 and len(drawn) > 1:
+        traces += [_dash_key(names.index(name), name) for name in names if name in drawn]
+    return _figure(traces, chart.unit, log=chart.log)
 
 
 def time_chart(run: RunFiles) -> Figure | None:
@@ -151,24 +158,47 @@ def _names(chart: Chart, runs: Sequence[RunFiles]) -> list[str]:
     return names
 
 
-def _line(runs: Sequence[RunFiles], number: int, name: str, place: int) -> tuple[str, Figure]:
-    if len(runs) == 1:
-        return name, {"color": COLOURS[place % len(COLOURS)]}
-    dash = DASHES[place % len(DASHES)]
-    return f"{runs[number].name}: {name}", {"color": COLOURS[number % len(COLOURS)], "dash": dash}
-
-
-def _trace(x: list[int], y: list[float | None], label: str, line: Figure) -> Figure:
+def _trace(x: list[int], y: list[float | None]) -> Figure:
     mode = "lines+markers" if len(x) <= 30 else "lines"
-    marker = {"size": 5}
-    return {"x": x, "y": y, "name": label, "mode": mode, "line": {**line}, "marker": marker}
+    return {"type": "scatter", "x": x, "y": y, "mode": mode, "marker": {"size": 5}}
+
+
+def _style(runs: Sequence[RunFiles], number: int, name: str, place: int) -> Figure:
+    """Return name and line of a trace. The legend of several runs has each run once."""
+    if len(runs) == 1:
+        return {"name": plain(name), "line": {"color": COLOURS[place % len(COLOURS)]}}
+    run = plain(runs[number].name)
+    return {
+        "name": f"{run}: {plain(name)}" if place else run,
+        "line": {
+            "color": COLOURS[number % len(COLOURS)],
+            "dash": DASHES[place % len(DASHES)],
+        },
+        "legendgroup": run,
+        "showlegend": place == 0,
+    }
+
+
+def _dash_key(place: int, name: str) -> Figure:
+    """Return a trace without points, whose entry in the legend says which dash a metric has."""
+    line = {"color": "#8b95a5", "dash": DASHES[place % len(DASHES)]}
+    return {
+        "type": "scatter",
+        "x": [None],
+        "y": [None],
+        "name": name,
+        "mode": "lines",
+        "line": line,
+    }
+
+
+def plain(text: str) -> str:
+    """Return a name for a legend, in which plotly would read a link or bold text otherwise."""
+    return escape(text, quote=False)
 
 
 def _figure(traces: list[Figure], unit: str, *, log: bool = False) -> Figure:
     yaxis: Figure = {"title": {"text": unit}}
     if log:
-        yaxis |= {"type": "log", "exponentformat": "power", "dtick": 1}
-    return {
-        "data": [{"type": "scatter", **trace} for trace in traces],
-        "layout": {"xaxis": {"title": {"text": "step"}}, "yaxis": yaxis},
-    }
+        yaxis |= {"type": "log", "exponentformat": "power", "nticks": 6}
+    return {"data": traces, "layout": {"xaxis": {"title": {"text": "step"}}, "yaxis": yaxis}}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsys.reporting.metrics_file import THOUGHT_LENGTH, EvaluationRecord
-from rlsys.reporting.page.charts import COLOURS, Figure
+from rlsys.reporting.page.charts import COLOURS, Figure, plain
 from rlsys.reporting.page.run_files import RunFiles
 
 RESAMPLES: Final = 2000
@@ -116,6 +116,7 @@ def anytime_chart(runs: Sequence[RunFiles]) -> Figure | None:
                 "name": _curve_name(run, evaluation, alone=len(runs) == 1),
                 "line": line,
                 "opacity": 1.0 if last or place == 0 else 0.35,
+                "showlegend": last or place == 0,
             }
             if last:
                 trace |= _bars(run, evaluation)
@@ -145,7 +146,7 @@ def progress_chart(runs: Sequence[RunFiles]) -> Figure | None:
                 "mode": "lines+markers",
                 "x": [step for step, _ in points],
                 "y": [value for _, value in points],
-                "name": run.name,
+                "name": plain(run.name),
                 "line": {"color": COLOURS[number % len(COLOURS)]},
             }
         )
@@ -160,7 +161,7 @@ def progress_chart(runs: Sequence[RunFiles]) -> Figure | None:
 
 def _curve_name(run: RunFiles, evaluation: EvaluationRecord, *, alone: bool) -> str:
     step = f"step {evaluation.step}"
-    return step if alone else f"{run.name}, {step}"
+    return step if alone else f"{plain(run.name)}, {step}"
 
 
 def _bars(run: RunFiles, evaluation: EvaluationRecord) -> Figure:
