@@ -116,7 +116,7 @@ async def train(
     # buffer's module docstring shows why this capacity enforces the bound.
     buffer = GroupBuffer((config.rollout.max_staleness + 1) * per_step, start * per_step)
     step, saves = start, _Saves(config, parts, buffer, start)
-    health = Health(config.environment)
+    health = Health(config)
     async with asyncio.TaskGroup() as tasks:
         producer = tasks.create_task(_produce(buffer, parts.runner, problems, finished))
         while step < config.steps:
@@ -273,9 +273,10 @@ async def _report(
     metrics["prefix_cache/share"] = await parts.runner.cached_share()
     if parts.faults is not None:
         metrics |= await parts.faults()
-    parts.reporter.step(step, metrics)
+    warnings = health.warnings(metrics)
+    parts.reporter.step(step, metrics | health.standing)
     parts.reporter.episodes(step, [reports[0].example])
-    for warning in health.warnings(metrics):
+    for warning in warnings:
         parts.reporter.message(f"warning: {warning}")
 
 
