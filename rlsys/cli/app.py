@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rlsys.cli import data, economics, ledger, plan, reflection
+from rlsys.cli import data, economics, ledger, plan, reflection, report
 from rlsys.cli.common import (
     SETTINGS_AS_OPTIONS,
     STOPPED,
@@ -50,6 +50,7 @@ app.command("eval economics", context_settings=SETTINGS_AS_OPTIONS)(economics.co
 app.command("serve-env", context_settings=SETTINGS_AS_OPTIONS)(economics.serve_environment)
 app.command("data", context_settings=SETTINGS_AS_OPTIONS)(data.data)
 app.command("ledger")(ledger.ledger)
+app.command("report")(report.report)
 app.command("plan", context_settings=SETTINGS_AS_OPTIONS)(plan.plan)
 app.command("submit", context_settings=SETTINGS_AS_OPTIONS)(submit)
 
@@ -135,7 +136,9 @@ def train(
 
         with (
             run_lock(config.run_dir, typer.echo),
-            RunReporter(config.run_dir, config.steps, terminal(), reference) as reporter,
+            RunReporter(
+                config.run_dir, config.steps, terminal(), reference, config.reporting
+            ) as reporter,
         ):
             checkpoints = CheckpointStore(
                 config.run_dir / CHECKPOINTS,
@@ -198,7 +201,9 @@ def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
 
         with (
             run_lock(config.run_dir, typer.echo),
-            RunReporter(config.run_dir, config.steps, terminal()) as reporter,
+            RunReporter(
+                config.run_dir, config.steps, terminal(), reporting=config.reporting
+            ) as reporter,
         ):
             steps = f"{config.steps} steps of {config.rows_per_step} rows"
             reporter.start(dump_config(config), steps)
@@ -225,7 +230,7 @@ def evaluate_model(config_file: ConfigFile, overrides: Overrides = None) -> None
 
         # A separate folder, so that the metrics of a training run in run_dir are not changed.
         folder = config.run_dir / "evaluation"
-        with RunReporter(folder, 0, terminal(), reference) as reporter:
+        with RunReporter(folder, 0, terminal(), reference, config.reporting) as reporter:
             reporter.start(dump_config(config), f"evaluating {config.model.path}")
             warning = training.evaluate(config, reporter)
             reporter.final_table()

@@ -12,6 +12,7 @@ from rlsys.config.cluster import LearnerCluster
 from rlsys.config.data import EarlierTurns, Paths, PromptConfig
 from rlsys.config.learner import LearnerConfig
 from rlsys.config.models import ModelConfig
+from rlsys.config.reporting import ReportingConfig
 
 
 class RpoConfig(Section):
@@ -136,3 +137,4 @@ class SftConfig(Section):
     learner: LearnerConfig = LearnerConfig()
     cluster: LearnerCluster = LearnerCluster()
     log_every: PositiveInt = 10
+    reporting: ReportingConfig = ReportingConfig()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -94,24 +94,35 @@ def _readable(group: Group, environment: AnytimeEnvironment) -> dict[str, object
     """Return the first episode as text: the thought, each cut, each answer and its score."""
     episode = group.episodes[0]
     thought = episode.segments[THOUGHT].token_ids.tolist()
+    text = environment.sampler.decode(thought)
+    # Where a cut lies in the text: the tokens are not kept, so nobody could find it later.
+    characters = {
+        budget: min(len(environment.sampler.decode(thought[:budget])), len(text))
+        for budget in environment.budgets
+    }
     return {
         **readable_task(group),
-        "thought": environment.sampler.decode(thought),
+        "thought": text,
         "thought_tokens": len(thought),
         "answers": [
-            _readable_answer(episode, environment, slot) for slot in range(len(episode.scores))
+            _readable_answer(episode, environment, slot, characters)
+            for slot in range(len(episode.scores))
         ],
     }
 
 
 def _readable_answer(
-    episode: Episode, environment: AnytimeEnvironment, slot: int
+    episode: Episode,
+    environment: AnytimeEnvironment,
+    slot: int,
+    characters: Mapping[int, int],
 ) -> dict[str, object]:
     budget = environment.budgets[slot // environment.answers]
     answer = episode.segments[episode.answer_segments[slot]]
     return {
         "budget": budget,
         "cut": min(budget, len(episode.segments[THOUGHT].token_ids)),
+        "cut_characters": characters[budget],
         "text": environment.sampler.decode(answer.token_ids.tolist()),
         "verdict": verdict_name(episode.verdicts[slot]),
         "score": float(episode.scores[slot]),

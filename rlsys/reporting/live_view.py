@@ -12,6 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from rlsys.training.health import WARNING
+
 Metrics = Mapping[str, float]
 
 _FIGURES = (
@@ -36,6 +38,18 @@ _FIGURES = (
     ("step", "time/step", "{:.1f} s"),
 )
 """Label, metric and format, in the order shown."""
+
+
+def health(metrics: Metrics) -> str | None:
+    """Return `healthy`, or the names of the warnings that hold now; None where none is known yet.
+
+    See rlsys.training.health, whose sentences name the keys to change.
+    """
+    known = {n.removeprefix(WARNING): v for n, v in metrics.items() if n.startswith(WARNING)}
+    if not known:
+        return None
+    holding = [name.replace("_", " ") for name, value in known.items() if value]
+    return f"warning: {', '.join(holding)}" if holding else "healthy"
 
 
 def scores(metrics: Metrics) -> dict[int, float]:
@@ -66,6 +80,8 @@ def plain_line(step: int, total: int, metrics: Metrics) -> str:
         shown = f" ({budgets})" if budgets else ""
         parts.append(f"score {metrics['score/mean']:.2f}{shown}")
     parts += [f"{label} {value}" for label, value in figures(metrics)]
+    if (state := health(metrics)) is not None:
+        parts.append(state)
     return " | ".join(parts)
 
 
@@ -89,7 +105,11 @@ def live_block(step: int, total: int, metrics: Metrics) -> RenderableType:
     for start in range(0, len(shown), 4):
         cells = [f"[cyan]{label}[/] {value}" for label, value in shown[start : start + 4]]
         numbers.add_row(*cells)
-    return Group(progress, bars, numbers)
+    state = health(metrics)
+    if state is None:
+        return Group(progress, bars, numbers)
+    style = "bold green" if state == "healthy" else "bold yellow"
+    return Group(progress, Text(state, style=style), bars, numbers)
 
 
 def _remaining(step: int, total: int, metrics: Metrics) -> str:

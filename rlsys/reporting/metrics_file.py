@@ -1,4 +1,4 @@
-"""Numbers of a run on disk: metrics.jsonl, one JSON object a row, and TensorBoard event files.
+"""Numbers of a run on disk: metrics.jsonl, one JSON object a row.
 
     {"step": 3, "time": 1764288000.5, "score/mean": 0.53, "loss": -0.01, ...}
     {"step": 3, "time": 1764288002.1, "evaluation/16": 0.41, "evaluation/mean": 0.55, ...}
@@ -8,7 +8,6 @@ A run resumed at step N drops the rows after N: the steps they tell of are train
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -19,12 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlsys.errors import ConfigError
-from rlsys.training.durable import missing_bytes, naming, replace_file
-from rlsys.training.run_folder import TENSORBOARD
+from rlsys.training.durable import naming, replace_file
 
 METRICS = "metrics.jsonl"
-EVENT_BYTES = 256
-"""More than TensorBoard needs for a number with its name."""
 EVALUATION = "evaluation/"
 THOUGHT_LENGTH = "thought/length"
 RESPONSE_LENGTH = "response/length"
@@ -52,20 +48,14 @@ class EvaluationRecord(NamedTuple):
 
 
 class MetricsSink:
-    """Appends rows to `run_dir`/metrics.jsonl and events; a row survives a kill or a power cut."""
+    """Appends rows to `run_dir`/metrics.jsonl; a row survives a kill or a power cut."""
 
     def __init__(self, run_dir: Path, resumed_step: int = 0) -> None:
-        # The import takes seconds (torch) and is only worth them for a run.
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._path, self._folder = run_dir / METRICS, run_dir / TENSORBOARD
-        purge_step = resumed_step + 1 if resumed_step else None
+        self._path = run_dir / METRICS
         with naming(self._path):
             run_dir.mkdir(parents=True, exist_ok=True)
             drop_rows_after(self._path, resumed_step)
             self._file = self._path.open("a", encoding="utf-8")
-        with naming(self._folder):
-            self._events = SummaryWriter(str(self._folder), purge_step=purge_step)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append one row; numbers that are not finite become null, which JSON can hold."""
@@ -75,23 +65,13 @@ class MetricsSink:
             self._file.write(json.dumps(row) + "\n")
             self._file.flush()
             os.fsync(self._file.fileno())
-        with naming(self._folder):
-            # TensorBoard writes in a thread, which prints a traceback when the disk is full.
-            if missing_bytes(self._folder, EVENT_BYTES * len(metrics)):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            for name, value in metrics.items():
-                # TensorBoard takes no half of a surrogate pair, which a server's name may hold.
-                self._events.add_scalar(name.encode("utf-8", "replace").decode(), value, step)
-            self._events.flush()
 
     def close(self) -> None:
-        """Close both files."""
+        """Close the file."""
         # Every row is on the disk. What is left is one that a full disk refused, and its error has
         # been raised already.
         with suppress(OSError):
             self._file.close()
-        with suppress(OSError):
-            self._events.close()
 
 
 def drop_rows_after(path: Path, step: int) -> None:

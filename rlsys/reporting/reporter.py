@@ -1,4 +1,4 @@
-"""Everything a run tells: on the screen, in metrics.jsonl, TensorBoard and readable samples.
+"""Everything a run tells: on the screen, in its folder, and to the services of reporting.sinks.
 
     runs/NAME/config.yaml            the resolved configuration
               metrics.jsonl          a row a step and a row an evaluation
@@ -19,9 +19,11 @@ from statistics import fmean
 from types import TracebackType
 from typing import Any, Self
 
+import yaml
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from rlsys.config.reporting import ReportingConfig
 from rlsys.environments.report import LOST
 from rlsys.reporting.ledger_file import LedgerSink
 from rlsys.reporting.live_view import live_block, plain_line, scores
@@ -33,6 +35,7 @@ from rlsys.reporting.metrics_file import (
     length_ratios,
     read_evaluations,
 )
+from rlsys.reporting.sinks.opening import Sinks, check_sinks
 from rlsys.reporting.tables import evaluation_table
 from rlsys.training.durable import naming, replace_file
 from rlsys.training.ledger import GroupFate
@@ -50,14 +53,21 @@ class RunReporter:
         total_steps: int,
         console: Console,
         reference: EvaluationRecord | None = None,
+        reporting: ReportingConfig | None = None,
     ) -> None:
-        """Token ratios are taken against `reference`, else against the run's first evaluation."""
+        """Token ratios are taken against `reference`, else against the run's first evaluation.
+
+        Raises ConfigError if a service of `reporting` needs a library that is not installed.
+        """
+        self._reporting = reporting or ReportingConfig()
+        check_sinks(self._reporting)
         self._reference = reference
         self._run_dir = run_dir
         self._total = total_steps
         self._console = console
         self._live: Live | None = None
-        self._sink: MetricsSink | None = None
+        self._metrics: MetricsSink | None = None
+        self._sinks: Sinks | None = None
         self._ledger: LedgerSink | None = None
         self._config_yaml = ""
         self._resumed_step = 0
@@ -82,7 +92,7 @@ class RunReporter:
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record and show the metrics of step `step` (from 1)."""
-        self._open().write(step, metrics)
+        self._write(step, metrics)
         if not self._console.is_terminal:
             self._print(plain_line(step, self._total, metrics))
             return
@@ -106,11 +116,13 @@ class RunReporter:
         curve = scores(numbers)
         if curve:
             row[f"{EVALUATION}mean"] = fmean(curve.values())
-        sink = self._open()
+        self._open()
         reference = self._reference_numbers(numbers)
         row |= {f"{EVALUATION}{n}": v for n, v in length_ratios(numbers, reference).items()}
-        sink.write(step, row)
+        self._write(step, row)
         self._write_samples(f"evaluation-{step}", episodes)
+        if self._sinks is not None:
+            self._sinks.episodes(step, episodes)
         self._print(f"evaluation after step {step}: {_evaluation_line(numbers)}")
 
     def episodes(self, step: int, episodes: Sequence[Mapping[str, Any]]) -> None:
@@ -143,9 +155,12 @@ class RunReporter:
     def close(self) -> None:
         """End the live view and close the files; safe to call twice."""
         self._stop_live()
-        if self._sink is not None:
-            self._sink.close()
-            self._sink = None
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+        if self._sinks is not None:
+            self._sinks.close()
+            self._sinks = None
         if self._ledger is not None:
             self._ledger.close()
             self._ledger = None
@@ -167,16 +182,26 @@ class RunReporter:
         found = read_evaluations(self._run_dir / METRICS)
         return found[0].numbers if found else numbers
 
-    def _open(self) -> MetricsSink:
-        if self._sink is None:
+    def _write(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Write a row into the run folder first, because services may fail."""
+        self._open()
+        assert self._metrics is not None and self._sinks is not None
+        self._metrics.write(step, numbers)
+        self._sinks.numbers(step, numbers)
+
+    def _open(self) -> None:
+        if self._metrics is None:
             with naming(self._run_dir):
                 self._run_dir.mkdir(parents=True, exist_ok=True)
             _write_if_new(self._run_dir / CONFIG, self._config_yaml)
             with naming(self._run_dir / SAMPLES):
                 _drop_samples_after(self._run_dir / SAMPLES, self._resumed_step)
-            self._sink = MetricsSink(self._run_dir, self._resumed_step)
+            self._metrics = MetricsSink(self._run_dir, self._resumed_step)
             self._ledger = LedgerSink(self._run_dir, self._resumed_step)
-        return self._sink
+            settings = yaml.safe_load(self._config_yaml) or {}
+            self._sinks = Sinks(
+                *(self._reporting, self._run_dir, settings, self._resumed_step, self.message)
+            )
 
     def _write_samples(self, name: str, episodes: Sequence[Mapping[str, Any]]) -> None:
         path = self._run_dir / SAMPLES / f"{name}.jsonl"

@@ -129,7 +129,7 @@ async def train(
         most_dropped=batch.most_sampled - batch.problems,
     )
     step, saves = start, _Saves(config, parts, buffer, start)
-    health = Health(config.environment)
+    health = Health(config)
     async with asyncio.TaskGroup() as tasks:
         producer = tasks.create_task(_produce(buffer, parts.runner, problems, finished))
         while step < config.steps:
@@ -293,9 +293,10 @@ async def _report(
     metrics["prefix_cache/share"] = await parts.runner.cached_share()
     if parts.extra_metrics is not None:
         metrics |= await parts.extra_metrics()
-    parts.reporter.step(step, metrics)
+    warnings = health.warnings(metrics)
+    parts.reporter.step(step, metrics | health.standing)
     parts.reporter.episodes(step, [reports[0].example])
-    for warning in health.warnings(metrics):
+    for warning in warnings:
         parts.reporter.message(f"warning: {warning}")
 
 

@@ -35,6 +35,7 @@ FREE_KEYS = (
     "evaluation",
     "checkpoint",
     "watchdog",
+    "reporting",
     "cluster",
 )
 """Sections that say how long, how fast and where a run goes, not what it learns."""

@@ -160,6 +160,7 @@ def test_the_report_has_the_numbers_and_a_readable_episode() -> None:
     assert example["answers"][0] == {
         "budget": 2,
         "cut": 2,
+        "cut_characters": 5,
         "text": "5 1",
         "verdict": "right",
         "score": 1.0,

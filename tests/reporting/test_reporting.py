@@ -58,6 +58,18 @@ def test_one_line_a_step_where_there_is_no_terminal() -> None:
     )
 
 
+def test_both_views_say_whether_the_run_is_healthy() -> None:
+    for metrics, words in (
+        ({"warning/truncation": 0.0, "warning/mismatch": 0.0}, "healthy"),
+        ({"warning/truncation": 1.0, "warning/no_signal": 1.0}, "warning: truncation, no signal"),
+    ):
+        assert plain_line(3, 60, metrics) == f"step 3/60 | {words}"
+        console = Console(file=io.StringIO(), width=100)
+        with console.capture() as shown:
+            console.print(live_block(3, 60, metrics))
+        assert words in shown.get()
+
+
 def test_metrics_that_a_run_does_not_have_are_left_out() -> None:
     assert plain_line(1, 9, {"loss": 1.0}) == "step 1/9 | loss +1.0000"
 
