@@ -41,11 +41,15 @@ CHARTS: Final = (
         *(("score/BUDGET",), "score"),
     ),
     Chart(
-        *("return", "Return", "Sum of the rewards of an episode, and accuracy of its answers."),
-        *(("return", "accuracy", "answered"), ""),
+        *("return", "Return", "Sum of the rewards of an episode."),
+        *(("return",), "reward"),
     ),
     Chart(
-        *("score", "Mean score", "Mean score of the trained batch, over all budgets."),
+        *("accuracy", "Answers", "Right answers and answered questions of an episode."),
+        *(("accuracy", "answered", "utilisation"), "share"),
+    ),
+    Chart(
+        *("score", "Mean score", "Mean score of the trained batch."),
         *(("score/mean",), "score"),
     ),
     Chart(
