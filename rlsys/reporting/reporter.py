@@ -87,8 +87,10 @@ class RunReporter:
 
     def rewind(self, step: int) -> None:
         """Drop what is recorded of the steps after `step`: they are trained again."""
-        self.close()
+        self._close_files()
         self._resumed_step = step
+        if self._sinks is not None:
+            self._sinks.rewind(step)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Record and show the metrics of step `step` (from 1)."""
@@ -153,17 +155,11 @@ class RunReporter:
             self._console.print(evaluation_table({"before": found[0], "after": found[-1]}))
 
     def close(self) -> None:
-        """End the live view and close the files; safe to call twice."""
-        self._stop_live()
-        if self._metrics is not None:
-            self._metrics.close()
-            self._metrics = None
+        """End the live view and close the files and the sinks; safe to call twice."""
+        self._close_files()
         if self._sinks is not None:
             self._sinks.close()
             self._sinks = None
-        if self._ledger is not None:
-            self._ledger.close()
-            self._ledger = None
 
     def __enter__(self) -> Self:
         return self
@@ -198,6 +194,10 @@ class RunReporter:
                 _drop_samples_after(self._run_dir / SAMPLES, self._resumed_step)
             self._metrics = MetricsSink(self._run_dir, self._resumed_step)
             self._ledger = LedgerSink(self._run_dir, self._resumed_step)
+            self._open_sinks()
+
+    def _open_sinks(self) -> None:
+        if self._sinks is None:
             settings = yaml.safe_load(self._config_yaml) or {}
             self._sinks = Sinks(
                 *(self._reporting, self._run_dir, settings, self._resumed_step, self.message)
@@ -215,6 +215,15 @@ class RunReporter:
         # Half of a surrogate pair, which a model or a file may produce, cannot be printed.
         printable = text.encode("utf-8", "replace").decode("utf-8")
         self._console.print(printable, markup=False, highlight=False, soft_wrap=True)
+
+    def _close_files(self) -> None:
+        self._stop_live()
+        if self._metrics is not None:
+            self._metrics.close()
+            self._metrics = None
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
 
     def _stop_live(self) -> None:
         if self._live is not None:

@@ -71,6 +71,7 @@ def test_the_page_has_the_numbers_of_the_run(tmp_path: Path) -> None:
     for words in (
         "step 2 of 3",
         "stopped",
+        "truncation, no signal",
         "0.750",  # the last anytime mean
         "before: 0.250",
         "1: no token of it is trained",

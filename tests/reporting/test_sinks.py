@@ -85,6 +85,23 @@ def test_trackio_gets_metrics_evaluations_and_a_table(
     assert run.finished
 
 
+def test_a_rewound_run_stays_open_at_the_services(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = install_wandb(monkeypatch)
+    reporting = ReportingConfig(sinks=("tensorboard", "wandb"))
+    with RunReporter(tmp_path, 9, Console(file=io.StringIO()), reporting=reporting) as reporter:
+        reporter.step(1, {"loss": 1.0})
+        reporter.step(2, {"loss": 2.0})
+        reporter.rewind(1)
+        reporter.step(2, {"loss": 3.0})
+    (run,) = runs
+    assert [(row["step"], row["loss"]) for _, row in run.rows] == [(1, 1.0), (2, 2.0), (2, 3.0)]
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [row["loss"] for row in rows] == [1.0, 3.0]
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 2, "one file before, one after"
+
+
 class Broken:
     """A service whose every call fails."""
 

@@ -80,7 +80,7 @@ def write_run(
     rows = [
         evaluation_row(0, 0.0, 0.5),
         step_row(1),
-        step_row(2, entropy=None),
+        step_row(2, entropy=None, **{"warning/truncation": 1.0, "warning/no_signal": 1.0}),
         evaluation_row(2, 0.5, 1.0),
     ]
     write_lines(folder / "metrics.jsonl", rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 from statistics import fmean
@@ -40,11 +41,15 @@ CHARTS: Final = (
         *(("score/BUDGET",), "score"),
     ),
     Chart(
-        *("return", "Return", "Sum of the rewards of an episode, and accuracy of its answers."),
-        *(("return", "accuracy", "answered"), ""),
+        *("return", "Return", "Sum of the rewards of an episode."),
+        *(("return",), "reward"),
     ),
     Chart(
-        *("score", "Mean score", "Mean score of the trained batch, over all budgets."),
+        *("accuracy", "Answers", "Right answers and answered questions of an episode."),
+        *(("accuracy", "answered", "utilisation"), "share"),
+    ),
+    Chart(
+        *("score", "Mean score", "Mean score of the trained batch."),
         *(("score/mean",), "score"),
     ),
     Chart(
@@ -105,8 +110,7 @@ def line_chart(chart: Chart, runs: Sequence[RunFiles]) -> Figure | None:
     for number, run in enumerate(runs):
         for place, name in enumerate(names):
             points = [(row["step"], row[name]) for row in run.steps if name in row]
-            # A logarithmic axis has no place for 0; None leaves a gap.
-            values = [None if chart.log and value == 0 else value for _, value in points]
+            values = [_on_axis(value, log=chart.log) for _, value in points]
             if any(value is not None for value in values):
                 trace = _trace([step for step, _ in points], values)
                 traces.append(trace | _style(runs, number, name, place))
@@ -158,6 +162,11 @@ def _names(chart: Chart, runs: Sequence[RunFiles]) -> list[str]:
     return names
 
 
+def _on_axis(value: float | None, *, log: bool) -> float | None:
+    """Return None, which leaves a gap, for a number that a logarithmic axis has no place for."""
+    return None if log and value is not None and value <= 0 else value
+
+
 def _trace(x: list[int], y: list[float | None]) -> Figure:
     mode = "lines+markers" if len(x) <= 30 else "lines"
     return {"type": "scatter", "x": x, "y": y, "mode": mode, "marker": {"size": 5}}
@@ -200,5 +209,8 @@ def plain(text: str) -> str:
 def _figure(traces: list[Figure], unit: str, *, log: bool = False) -> Figure:
     yaxis: Figure = {"title": {"text": unit}}
     if log:
-        yaxis |= {"type": "log", "exponentformat": "power", "nticks": 6}
+        values = [value for trace in traces for value in trace["y"] if value is not None]
+        decades = math.log10(max(values) / min(values))
+        # Full decades only, and at most six of them: plotly also writes the digits between them.
+        yaxis |= {"type": "log", "exponentformat": "power", "dtick": max(1, round(decades / 5))}
     return {"data": traces, "layout": {"xaxis": {"title": {"text": "step"}}, "yaxis": yaxis}}

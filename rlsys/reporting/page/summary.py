@@ -7,6 +7,7 @@ from html import escape
 from statistics import fmean
 from typing import Any
 
+from rlsys.reporting.live_view import health
 from rlsys.reporting.metrics_file import THOUGHT_LENGTH
 from rlsys.reporting.page.evaluations import (
     MEAN,
@@ -17,6 +18,7 @@ from rlsys.reporting.page.evaluations import (
     problem_scores,
 )
 from rlsys.reporting.page.run_files import RunFiles
+from rlsys.training.health import STEPS
 from rlsys.training.ledger import summarise
 
 SETTINGS = (
@@ -120,7 +122,11 @@ def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _tiles(run: RunFiles, runs: int) -> list[str]:
     total = run.config.get("steps")
     done = f"{run.last_step} of {total}" if total else str(run.last_step)
-    tiles = [_tile(run.state, f"step {done}", run.name if runs > 1 else "")]
+    name = run.name if runs > 1 else ""
+    tiles = [_tile(run.state, f"step {done}", name)]
+    if run.steps and (state := health(run.steps[-1])) is not None:
+        kind, _, names = state.partition(": ")
+        tiles.append(_tile(f"last {STEPS} steps", kind, names))
     if run.evaluations:
         first, last = (estimates(run, run.evaluations[place]) for place in (0, -1))
         for measure in (MEAN, RETURN, THOUGHT_LENGTH):

@@ -37,10 +37,12 @@ class Sinks:
         warn: Callable[[str], None],
     ) -> None:
         """`settings` is the resolved configuration, of which services show the values."""
-        self._open: list[Sink] = []
-        services = [name for name in config.sinks if name != "tensorboard"]
+        self._run_dir = run_dir
+        self._events: TensorBoardSink | None = None
+        self._services: list[BackgroundSink] = []
         if "tensorboard" in config.sinks:
-            self._open.append(TensorBoardSink(run_dir, resumed_step))
+            self._events = TensorBoardSink(run_dir, resumed_step)
+        services = [name for name in config.sinks if name != "tensorboard"]
         if services:
             run = TrackedRun(
                 project=config.project,
@@ -49,12 +51,12 @@ class Sinks:
                 run_dir=run_dir,
                 config=settings,
             )
-            self._open += [BackgroundSink(name, _maker(name, run), warn) for name in services]
+            self._services = [BackgroundSink(name, _maker(name, run), warn) for name in services]
 
     def numbers(self, step: int, numbers: Mapping[str, float]) -> None:
         """Record numbers; those that are not finite are left out, because no service takes them."""
         finite = {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
-        for sink in self._open:
+        for sink in self._all():
             sink.numbers(step, finite)
 
     def episodes(self, step: int, episodes: Sequence[Mapping[str, Any]]) -> None:
@@ -62,14 +64,27 @@ class Sinks:
         if not episodes:
             return
         columns, rows = episode_table(episodes)
-        for sink in self._open:
+        for sink in self._all():
             sink.episodes(step, columns, rows)
 
+    def rewind(self, step: int) -> None:
+        """Prepare for the steps after `step` to be recorded again.
+
+        TensorBoard drops them. The services stay open, because closing one may take a minute, in
+        which the run would stand still; they take the rows again.
+        """
+        if self._events is not None:
+            self._events.close()
+            self._events = TensorBoardSink(self._run_dir, step)
+
     def close(self) -> None:
-        """Close all sinks."""
-        for sink in self._open:
+        """Close all sinks; a service gets some time to take what is left."""
+        for sink in self._all():
             sink.close()
-        self._open = []
+        self._events, self._services = None, []
+
+    def _all(self) -> list[Sink]:
+        return [*([self._events] if self._events is not None else []), *self._services]
 
 
 def _maker(name: SinkName, run: TrackedRun) -> Callable[[], Sink]:
