@@ -100,7 +100,7 @@ class Lab:
         words = [f"algorithm.{setting}" for setting in method.settings]
         words += [f"environment.budgets={list(budgets)}", "environment.answers=1"]
         words += [f"environment.answer_tokens={self._answer_tokens}", f"batch.group_size={size}"]
-        return load_config(None, words)
+        return load_config(None, words, RunConfig)
 
     def advantages(self, episodes: Episodes, method: Method) -> Floats64:
         """Return the advantage of every piece of every episode of one group, [G, P]."""
