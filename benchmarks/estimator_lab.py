@@ -100,7 +100,7 @@ class Lab:
         words = [f"algorithm.{setting}" for setting in method.settings]
         words += [f"environment.budgets={list(budgets)}", "environment.answers=1"]
         words += [f"environment.answer_tokens={self._answer_tokens}", f"batch.group_size={size}"]
-        return load_config(None, words)
+        return load_config(None, words, RunConfig)
 
     def advantages(self, episodes: Episodes, method: Method) -> Floats64:
         """Return the advantage of every piece of every episode of one group, [G, P]."""
@@ -230,15 +230,6 @@ def side_by_side(lab: Lab, episodes: Episodes) -> dict[str, Any]:
     }
 
 
-def markdown(table: dict[str, dict[str, float]]) -> str:
-    """Return the table of docs/methods.md."""
-    columns = list(next(iter(table.values())))
-    lines = ["| method | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
-    for name, row in table.items():
-        lines.append(f"| {name} | " + " | ".join(f"{row[c]:.2f}" for c in columns) + " |")
-    return "\n".join(lines)
-
-
 def collect(given: argparse.Namespace, config: RunConfig, lab: Lab) -> tuple[Batch, Batch]:
     """Return the groups of the usual size, and the large groups; a checkpoint has none of these."""
     model = PieceGradients(
@@ -297,7 +288,8 @@ def main() -> None:
         "example": side_by_side(lab, (mixed or usual.groups)[0]),
     }
     given.out.write_text(json.dumps(result) + "\n")
-    print(markdown(table))
+    for name, figures in table.items():
+        print(name, *(f"{column} {value:.2f}" for column, value in figures.items()), sep="  ")
 
 
 if __name__ == "__main__":

@@ -267,6 +267,19 @@ def grading() -> str:
     )
 
 
+def estimator_lab() -> str:
+    """Signal, noise and direction of the gradients of every method on the same trees."""
+    found = json.loads((RESULTS / "estimator_lab.json").read_text())["table"]
+    return markdown(
+        ["method", "no signal", "signal / noise", "own", "anytime", "final"],
+        (
+            [name, f"{row['no_signal']:.0%}", f"{row['signal_to_noise']:.2f}"]
+            + [f"{row[column]:+.2f}" for column in ("own", "anytime", "final")]
+            for name, row in found.items()
+        ),
+    )
+
+
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "brpo-accuracy": brpo_accuracy,
     "brpo-anytime": brpo_anytime,
@@ -289,6 +302,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "attention": partial(speed.attention, RESULTS / "attention_speed_H200.jsonl"),
     "generation": partial(speed.generation, RESULTS / "generation_speed_H200.jsonl"),
     "plans": partial(plan_table.plans, RESULTS / "learner_speed_H200.jsonl"),
+    "estimator-lab": estimator_lab,
     "grading": grading,
     "svamp-medians": svamp_medians,
     "svamp-steps": partial(

@@ -10,6 +10,7 @@ import pytest
 
 from rlsys.algorithms.brpo import truncation_plan
 from rlsys.algorithms.samples import build_samples
+from rlsys.config import RunConfig
 from rlsys.config.loading import load_config
 from rlsys.environments.report import base_report
 from rlsys.training.checkpoint_files import GROUPS, seal
@@ -21,7 +22,9 @@ import estimator_lab as lab_module
 from lab_trees import recorded_trees
 
 BUDGETS = (2, 4, 6)
-CONFIG = load_config(None, [f"environment.budgets={list(BUDGETS)}", "environment.answers=1"])
+CONFIG = load_config(
+    None, [f"environment.budgets={list(BUDGETS)}", "environment.answers=1"], RunConfig
+)
 
 
 def segment(parent: int, cut: int, kind: Kind, tokens: int) -> Segment:
