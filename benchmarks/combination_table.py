@@ -14,10 +14,10 @@ from __future__ import annotations
 from functools import partial
 
 import reflection_table
-from anytime_table import anytime
-from reflection_table import Columns, report
+from anytime_table import accuracy, anytime
+from reflection_table import report
 from rlsys.reporting.metrics_file import EvaluationRecord
-from table_runs import carry_out, parser, up_to_common_step
+from table_runs import Column, Columns, carry_out, parser, up_to_common_step
 
 BRPO, REARL = "configs/brpo_reflection.yaml", "configs/rearl_tiny.yaml"
 METHODS = {
@@ -50,14 +50,9 @@ def main() -> None:
 
 def columns(example: EvaluationRecord) -> Columns:
     """Return the columns: accuracy per budget, their mean, and the SHARED columns."""
-    per_budget = {str(budget): partial(accuracy, budget) for budget in example.accuracy}
+    per_budget = {str(b): Column(partial(accuracy, b)) for b in example.accuracy}
     of_rea = reflection_table.columns(example)
-    return per_budget | {"anytime": anytime} | {name: of_rea[name] for name in SHARED}
-
-
-def accuracy(budget: int, evaluation: EvaluationRecord) -> float:
-    """Return the share of right answers under a budget."""
-    return evaluation.accuracy[budget]
+    return per_budget | {"anytime": Column(anytime)} | {name: of_rea[name] for name in SHARED}
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 r"""How often grading is right: every gold of a folder in another spelling, and a near miss of it.
 
-    python benchmarks/grading_table.py DATA_FOLDER [--policy rlsys] [--show]
+    python benchmarks/grading_table.py DATA_FOLDER [--policy rlsys] [--show] [--out FILE.jsonl]
 
 DATA_FOLDER holds `*.jsonl` or `*.jsonl.gz` files whose rows have an `answer` and perhaps `answers`
 (further accepted spellings). From each gold the script makes two texts, by fixed rules that know
 nothing of the grader: one of equal value (1/2 for 0.5, `3\times 10^{6}` for `3e6`, an inequality
 for an interval) and one that is slightly wrong (one more, another exponent, an open end for a
 closed one). It prints, for each file, how many equal ones are graded right and how many near misses
-are graded wrong.
+are graded wrong. `--out` appends the counts to a file, one JSON object per row.
 """
 
 from __future__ import annotations
@@ -235,6 +235,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--policy", choices=get_args(Policy), default="rlsys")
     parser.add_argument("--show", action="store_true", help="print every misjudged text")
+    parser.add_argument("--out", type=Path, help="append the counts to this file")
     arguments = parser.parse_args()
     process = GradingProcess(5.0)
     print(
@@ -259,9 +260,14 @@ def main() -> None:
                     counts[count] += 1
                 elif arguments.show:
                     print(f"  {verdict.name} {spelled.kind}: gold {gold!r} text {text!r}")
-        golds = counts["golds"]
+        golds, name = counts["golds"], path.name.partition(".")[0]
+        if arguments.out is not None:
+            judged = {key: counts[key] for key in ("golds", "right", "wrong")}
+            row = {"set": name, "policy": arguments.policy} | judged
+            with arguments.out.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
         print(
-            f"| {path.name.partition('.')[0]} | {golds} | {counts['right']} | {counts['wrong']} "
+            f"| {name} | {golds} | {counts['right']} | {counts['wrong']} "
             f"| {counts['easy'] / (2 * golds):.0%} | {time.monotonic() - start:.1f} |"
         )
     process.close()

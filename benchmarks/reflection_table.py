@@ -17,15 +17,25 @@ table.png shows the same numbers over the steps.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from anytime_table import anytime
 from rlsys.reporting.metrics_file import EvaluationRecord
-from table_runs import Runs, Words, carry_out, mean_and_interval, parser, up_to_common_step
+from table_runs import (
+    Column,
+    Columns,
+    Runs,
+    Words,
+    carry_out,
+    parser,
+    table,
+    up_to_common_step,
+    write_raw,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,9 +51,6 @@ METHODS = {
 }
 REVISION = "environment.revision."
 """Settings with this prefix are left out for methods without revisions."""
-
-Columns = dict[str, Callable[[EvaluationRecord], float]]
-"""The columns of a table: each computes a number from an evaluation."""
 
 
 def main() -> None:
@@ -68,11 +75,7 @@ def report(
     text = table(found, all_columns)
     print(text)
     (out / "table.md").write_text(text)
-    numbers = {
-        method: [[e.numbers | {"step": e.step} for e in run] for run in runs]
-        for method, runs in found.items()
-    }
-    (out / "table.json").write_text(json.dumps(numbers, indent=1))
+    write_raw(out / "table.json", found)
     draw(found, {name: all_columns[name] for name in drawn}).savefig(out / "table.png", dpi=120)
 
 
@@ -88,31 +91,20 @@ def columns(example: EvaluationRecord) -> Columns:
     difficulties = [n.split("_")[1] for n in example.numbers if n.startswith("accuracy/difficulty")]
     hard = f"difficulty_{max(difficulties, key=int)}"
     return {
-        "accuracy": lambda e: e.accuracy[largest],
-        f"under {smaller}": lambda e: e.accuracy[smaller],
-        f"cut to {smaller}": lambda e: e.numbers[f"cut/{smaller}"],
-        "thought tokens": lambda e: e.thought_length,
-        "token ratio, %": lambda e: e.numbers["token_ratio"],
-        "reflections per 100 tokens": lambda e: 100 * e.numbers["reflections/per_token"],
-        "hard: accuracy": lambda e: e.numbers[f"accuracy/{hard}"],
-        "hard: reflections per 100 tokens": lambda e: (
-            100 * e.numbers[f"reflections/per_token/{hard}"]
+        "accuracy": Column(lambda e: e.accuracy[largest]),
+        "anytime": Column(anytime),
+        f"under {smaller}": Column(lambda e: e.accuracy[smaller]),
+        f"cut to {smaller}": Column(lambda e: e.numbers[f"cut/{smaller}"]),
+        "thought tokens": Column(lambda e: e.thought_length, ".1f"),
+        "token ratio, %": Column(lambda e: e.numbers["token_ratio"], ".1f"),
+        "reflections per 100 tokens": Column(
+            lambda e: 100 * e.numbers["reflections/per_token"], ".2f"
+        ),
+        "hard: accuracy": Column(lambda e: e.numbers[f"accuracy/{hard}"]),
+        "hard: reflections per 100 tokens": Column(
+            lambda e: 100 * e.numbers[f"reflections/per_token/{hard}"], ".2f"
         ),
     }
-
-
-def table(found: Runs, columns: Columns) -> str:
-    """Return the table with one row per method; the warm start is first."""
-    runs, *_ = found.values()  # the others start with the same policy and seeds
-    starts = [run[0] for run in runs]
-    steps = runs[0][-1].step
-    lines = [f"| after {steps} steps | {' | '.join(columns)} |"]
-    lines.append(f"|---|{'---|' * len(columns)}")
-    rows = {"warm start": starts} | {m: [run[-1] for run in runs] for m, runs in found.items()}
-    for name, evaluations in rows.items():
-        cells = (mean_and_interval([of(e) for e in evaluations]) for of in columns.values())
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
 
 
 def draw(found: Runs, columns: Columns) -> Figure:
@@ -120,10 +112,10 @@ def draw(found: Runs, columns: Columns) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 4), layout="constrained")
-    for axes, (name, of) in zip(figure.subplots(1, len(columns)), columns.items(), strict=True):
+    for axes, (name, column) in zip(figure.subplots(1, len(columns)), columns.items(), strict=True):
         for method, runs in found.items():
             steps = [e.step for e in runs[0]]
-            values_SE = np.array([[of(e) for e in run] for run in runs])
+            values_SE = np.array([[column.of(e) for e in run] for run in runs])
             axes.plot(steps, values_SE.mean(axis=0), label=method)
             axes.fill_between(steps, values_SE.min(axis=0), values_SE.max(axis=0), alpha=0.15)
         axes.set(xlabel="step", title=name)

@@ -1,15 +1,21 @@
-"""Shared by the tables: training runs of several methods and seeds, distributed over devices."""
+"""Shared by the tables: training runs of several methods and seeds, distributed over devices.
+
+A raw file of `benchmarks/results` has the evaluations of such runs: method -> seeds -> evaluations,
+each with its step and its numbers.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -20,6 +26,19 @@ Words = Sequence[str]
 """Configuration file and `key.path=value` settings of one method."""
 Runs = dict[str, list[list[EvaluationRecord]]]
 """Per method, the evaluations of every seed."""
+Of = Callable[[EvaluationRecord], float]
+"""Computes one number from an evaluation."""
+WARM_START = "warm start"
+
+
+class Column(NamedTuple):
+    """A column of a table: how its number is computed from an evaluation, and how it is printed."""
+
+    of: Of
+    form: str = ".3f"
+
+
+Columns = dict[str, Column]
 
 
 def parser(description: str) -> argparse.ArgumentParser:
@@ -66,6 +85,71 @@ def up_to_common_step(found: Runs) -> Runs:
     """Return the evaluations up to the last step that every run has reached."""
     last = min(run[-1].step for runs in found.values() for run in runs)
     return {m: [[e for e in run if e.step <= last] for run in runs] for m, runs in found.items()}
+
+
+def write_raw(path: Path, found: Runs) -> None:
+    """Write all evaluations as a raw file."""
+    tree = {
+        m: [[{"step": e.step} | e.numbers for e in run] for run in runs]
+        for m, runs in found.items()
+    }
+    path.write_text(json.dumps(tree, indent=1) + "\n")
+
+
+def read_raw(path: Path) -> Runs:
+    """Return the evaluations of a raw file."""
+    tree = json.loads(path.read_text())
+    return {
+        m: [
+            [EvaluationRecord(e["step"], {k: v for k, v in e.items() if k != "step"}) for e in run]
+            for run in runs
+        ]
+        for m, runs in tree.items()
+    }
+
+
+def starts(found: Runs, of: Of) -> list[float]:
+    """Return the number of the warm start, one value per seed: the mean over the methods.
+
+    All methods of a seed start from one policy and measure it on the same problems. On GPUs their
+    figures differ slightly. Each seed counts once, because repeated measurements of one policy are
+    not independent runs and would make the interval too narrow.
+    """
+    return [
+        float(np.mean([of(run[0]) for run in seed])) for seed in zip(*found.values(), strict=True)
+    ]
+
+
+def table(found: Runs, columns: Columns, compared: Sequence[tuple[str, str]] = ()) -> str:
+    """Return a table with one row per method after its last step; the warm start is first.
+
+    For each pair of `compared`, a further row has the difference between the first method and the
+    second, paired by seed. The name WARM_START stands for the start of each run.
+    """
+    ends = {m: [run[-1] for run in runs] for m, runs in found.items()}
+    rows = {WARM_START: [mean_and_interval(starts(found, c.of), c.form) for c in columns.values()]}
+    for method, evaluations in ends.items():
+        rows[method] = [
+            mean_and_interval([c.of(e) for e in evaluations], c.form) for c in columns.values()
+        ]
+    for method, other in compared:
+        before = [run[0] for run in found[method]] if other == WARM_START else ends[other]
+        pairs = list(zip(ends[method], before, strict=True))
+        rows[f"{method} - {other}"] = [
+            mean_and_interval([c.of(a) - c.of(b) for a, b in pairs], f"+{c.form}")
+            for c in columns.values()
+        ]
+    steps = next(iter(ends.values()))[0].step
+    return markdown(
+        [f"after {steps} steps", *columns], ([name, *cells] for name, cells in rows.items())
+    )
+
+
+def markdown(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table without a final line break."""
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    columns = lines[0].count(" | ") + 1
+    return "\n".join([lines[0], f"|{' --- |' * columns}", *lines[1:]])
 
 
 def mean_and_interval(values: Sequence[float], form: str = ".3g") -> str:

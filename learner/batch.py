@@ -56,41 +56,46 @@ def micro_batches(
     *,
     micro_batch_rows: int,
     device: torch.device,
+    advantage_shift: float = 0.0,
     advantage_scale: float = 1.0,
 ) -> list[list[MicroBatch]]:
     """Return the micro-batches of every optimizer step of `plan`, in order.
 
-    All advantages are multiplied by `advantage_scale`.
+    An advantage A becomes (A - advantage_shift) * advantage_scale.
     """
     return [
         [
             _to_device(_pack(rows, plan.row_tokens, device), device)
-            for rows in _divide(_trees(step, groups, loss, advantage_scale), micro_batch_rows)
+            for rows in _divide(
+                _trees(step, groups, loss, advantage_shift, advantage_scale), micro_batch_rows
+            )
         ]
         for step in plan.steps
     ]
 
 
-def advantage_squares(plan: RankPlan, groups: Sequence[Sequence[Sample]]) -> tuple[float, int]:
-    """Return this rank's part of the sums of rlsys.algorithms.loss.advantage_scale.
+def advantage_sums(plan: RankPlan, groups: Sequence[Sequence[Sample]]) -> tuple[float, float, int]:
+    """Return this rank's part of the sums for rlsys.algorithms.loss.batch_normalisation.
 
-    That is: the mean squared advantage of an episode's trained tokens, summed over the episodes of
-    the rank that have any, and how many these are. A token that stands for several rows counts as
-    often.
+    That is: the mean advantage and the mean squared advantage of an episode's trained tokens, each
+    summed over the episodes of the rank that have any, and how many these are. A token that stands
+    for several rows counts as often.
     """
     samples = [groups[g][s] for step in plan.steps for row in step.rows for g, s in row]
-    means = [_mean_square(sample) for sample in samples if sample.num_trained]
-    return sum(means), len(means)
+    trained = [sample for sample in samples if sample.num_trained]
+    means = [_mean_power(sample, 1) for sample in trained]
+    squares = [_mean_power(sample, 2) for sample in trained]
+    return sum(means), sum(squares), len(trained)
 
 
-def _mean_square(sample: Sample) -> float:
-    """Mean squared advantage of the trained tokens, of which there is at least one."""
+def _mean_power(sample: Sample, power: int) -> float:
+    """Mean of advantage ** power over the trained tokens, of which there is at least one."""
     rows = sample.rows or (None,) * len(sample.segments)
     total = 0.0
     for advantages, copies in zip(sample.advantages, rows, strict=True):
         if advantages is not None:
-            squares = np.square(advantages.astype(np.float64))
-            total += float(np.sum(squares if copies is None else squares * copies))
+            powers = np.power(advantages.astype(np.float64), power)
+            total += float(np.sum(powers if copies is None else powers * copies))
     return total / sample.num_trained
 
 
@@ -113,6 +118,7 @@ def _trees(
     step: OptimizerStep,
     groups: Sequence[Sequence[Sample]],
     loss: LossConfig,
+    advantage_shift: float,
     advantage_scale: float,
 ) -> list[list[PackedTree]]:
     """Flatten the samples of every row, with the normaliser of the loss inside the weights.
@@ -133,7 +139,8 @@ def _trees(
         return dataclasses.replace(
             flat,
             weights=flat.weights * np.float32(scale),
-            advantages=flat.advantages * np.float32(advantage_scale),
+            advantages=(flat.advantages - np.float32(advantage_shift))
+            * np.float32(advantage_scale),
         )
 
     return [[tree(groups[g][s]) for g, s in row] for row in step.rows]

@@ -12,6 +12,7 @@ from learner.logprobs import PolicyModel
 from learner.lora import adapters_off
 from learner.metrics import Sums
 from learner.spec import LearnerSpec
+from rlsys.algorithms.kl import kl_to_go
 from rlsys.algorithms.loss import LossInputs, nll_loss, policy_loss
 from rlsys.algorithms.rpo import PairInputs, pair_loss
 
@@ -72,17 +73,25 @@ class Objective:
         # None where the training step has a single optimizer step: this pass itself is then the
         # policy before the step, so the ratio is 1 and only its gradient matters.
         old_RT = micro.old_logprobs_RT
+        old_RT = logprobs_RT.detach() if old_RT is None else old_RT
+        advantages_RT, loss = micro.advantages_RT, self._spec.loss
+        if loss.kl_in == "reward":
+            assert reference_RT is not None
+            trained_RT = micro.weights_RT != 0
+            advantages_RT = advantages_RT - loss.kl_coefficient * kl_to_go(
+                old_RT, reference_RT, trained_RT, micro.exits_RT, loss.kl_estimator
+            )
         inputs = LossInputs(
             logprobs_T=logprobs_RT.flatten(),
-            old_logprobs_T=(logprobs_RT.detach() if old_RT is None else old_RT).flatten(),
+            old_logprobs_T=old_RT.flatten(),
             sampled_logprobs_T=micro.sampled_logprobs_RT.flatten(),
-            advantages_T=micro.advantages_RT.flatten(),
+            advantages_T=advantages_RT.flatten(),
             weights_T=micro.weights_RT.flatten(),
             reference_logprobs_T=None if reference_RT is None else reference_RT.flatten(),
             entropy_T=entropy_RT.flatten(),
             sequences_T=micro.trees_RT.flatten(),
         )
-        return policy_loss(inputs, self._spec.loss)
+        return policy_loss(inputs, loss)
 
     def _pair_loss(self, micro: MicroBatch) -> tuple[torch.Tensor, Sums]:
         reference_RT = self._reference_logprobs(micro)

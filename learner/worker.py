@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import torch
 
-from learner.batch import MicroBatch, advantage_squares, micro_batches, sequence_batches
+from learner.batch import MicroBatch, advantage_sums, micro_batches, sequence_batches
 from learner.checkpoint import export_model, load_checkpoint, save_checkpoint
 from learner.engine import build_engine, join, update
 from learner.logprobs import PolicyModel, load_policy
@@ -26,7 +26,7 @@ from learner.plan import RankPlan
 from learner.schedule import learning_rate
 from learner.spec import LearnerSpec
 from learner.sync import SyncSpec, WeightSender
-from rlsys.algorithms.loss import advantage_scale, merge_metrics
+from rlsys.algorithms.loss import batch_normalisation, merge_metrics
 from rlsys.config import LoraConfig
 from rlsys.errors import TrainingError
 from rlsys.types import Floats, Sample, Tokens
@@ -118,7 +118,7 @@ class LearnerWorker:
             them, earlier calls included), tokens_packed, padding_share, tokens_per_s (packed tokens
             of all ranks), tokens_trained, peak_gib (largest of all ranks, see
             learner.metrics.peak_bytes), seconds_* of the parts (the slowest rank's),
-            advantage_scale (where advantages are normalised), and what
+            advantage_scale and advantage_shift (where advantages are normalised), and what
             rlsys.algorithms.loss.summarise makes of the loss's sums.
 
         Raises:
@@ -127,13 +127,14 @@ class LearnerWorker:
         started = time.perf_counter()
         self._seconds = {"pack": 0.0, "old_logprobs": 0.0, "gradient": 0.0, "update": 0.0}
         with self._timed("pack"):
-            scale = self._advantage_scale(plan, groups)
+            shift, scale = self._normalisation(plan, groups)
             batches = micro_batches(
                 plan,
                 groups,
                 self._spec.loss,
                 micro_batch_rows=self._spec.config.micro_batch_rows,
                 device=self._device,
+                advantage_shift=shift,
                 advantage_scale=scale,
             )
         micros = [micro for batch in batches for micro in batch]
@@ -159,20 +160,24 @@ class LearnerWorker:
         metrics["skipped"] = float(len(results) - len(applied))
         metrics["skipped_in_row"] = float(self._skipped_in_row)
         if self._spec.loss.normalise_advantages:
-            metrics["advantage_scale"] = scale
+            metrics |= {"advantage_scale": scale, "advantage_shift": shift}
         return metrics
 
-    def _advantage_scale(self, plan: RankPlan, groups: Sequence[Sequence[Sample]]) -> float:
-        """Return the factor on all advantages of the batch, the same on every rank."""
-        if not self._spec.loss.normalise_advantages:
-            return 1.0
+    def _normalisation(
+        self, plan: RankPlan, groups: Sequence[Sequence[Sample]]
+    ) -> tuple[float, float]:
+        """Return what is subtracted from all advantages of the batch, and the factor after it.
+
+        Both are the same on every rank.
+        """
+        rule = self._spec.loss.normalise_advantages
+        if not rule:
+            return 0.0, 1.0
         # Environment actors hold single groups, and the driver holds no advantages. The ranks
         # together hold every sample of the batch exactly once.
-        sums = torch.tensor(
-            advantage_squares(plan, groups), dtype=torch.float64, device=self._device
-        )
+        sums = torch.tensor(advantage_sums(plan, groups), dtype=torch.float64, device=self._device)
         torch.distributed.all_reduce(sums)
-        return advantage_scale(*sums.tolist())
+        return batch_normalisation(*sums.tolist(), whiten=rule == "whiten")
 
     def _optimizer_step(self, batch: list[MicroBatch]) -> tuple[Sums, float] | None:
         """Train on a mini-batch; return its sums and gradient norm, or None if it was skipped."""

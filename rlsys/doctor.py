@@ -19,6 +19,15 @@ from typing import Final
 
 from packaging.version import Version
 
+from rlsys.errors import ResourceError
+from rlsys.launch.machine import (
+    busy_cards,
+    checks,
+    session_root,
+    tidy_variables,
+    unwritable_cache,
+)
+
 GIB: Final = 1 << 30
 
 TESTED: Final = {
@@ -65,7 +74,8 @@ def examine(*, start_ray: bool) -> Iterator[Finding]:
     yield check_memory()
     yield check_shared_memory()
     yield check_disk(Path.cwd(), "disk", least_gib=5)
-    yield check_disk(Path(os.environ.get("RAY_TMPDIR", "/tmp")), "Ray's folder", least_gib=2)
+    yield check_disk(_existing(session_root()), "Ray's folder", least_gib=2)
+    yield from check_surroundings()
     yield check_ports()
     yield check_build_locks()
     yield check_gpus()
@@ -149,6 +159,26 @@ def check_disk(folder: Path, name: str, least_gib: float) -> Finding:
     if usage.free < least_gib * GIB:
         return Finding(name, Status.WARN, seen, f"free {least_gib:g} GiB below {folder}")
     return Finding(name, Status.OK, seen)
+
+
+def check_surroundings() -> Iterator[Finding]:
+    """Check what a run checks first: RAY_ADDRESS, the folders that libraries write to."""
+    tidy_variables()
+    for name, check in checks():
+        try:
+            yield Finding(name, Status.OK, check())
+        except ResourceError as error:
+            seen, _, remedy = str(error).partition("; ")
+            yield Finding(name, Status.FAIL, seen, remedy)
+    for name, warning in (("GPUs in use", busy_cards()), ("cache folder", unwritable_cache())):
+        if warning is not None:
+            seen, _, remedy = warning.partition("; ")
+            yield Finding(name, Status.WARN, seen, remedy)
+
+
+def _existing(folder: Path) -> Path:
+    """Return the nearest folder above that exists: Ray makes the others."""
+    return next(place for place in (folder, *folder.absolute().parents) if place.is_dir())
 
 
 def check_ports() -> Finding:

@@ -239,6 +239,8 @@ class Episode:
     """The revision of the thought; None in a run without revisions."""
     turns: tuple[TurnRecord, ...] = ()
     """[n] What the environment returned for each reply; empty for episodes with one thought."""
+    masked: bool = False
+    """True: it counts in the baseline of its group, but no token of it is trained."""
 
     def sampled_tokens(self) -> int:
         """Return the number of tokens that the policy sampled in this episode."""
@@ -319,6 +321,8 @@ class GroupReport:
     """Per sample, its packed tokens and its trained tokens."""
     example: dict[str, object]
     """One episode as text; empty if the group has none."""
+    signal: bool = True
+    """False if no token of a training group has an advantage other than 0."""
 
 
 TaskT_contra = TypeVar("TaskT_contra", contravariant=True)

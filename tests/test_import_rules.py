@@ -26,7 +26,7 @@ ONLY = {
     "rlsys.types": ("numpy", "rlsys.records"),
     "rlsys.records": ("rlsys.types",),
     "rlsys.errors": (),
-    "rlsys.config": ("pydantic", "pydantic_core", "yaml", "rlsys.errors"),
+    "rlsys.config": ("pydantic", "pydantic_core", "yaml", "rlsys.errors", "rlsys.assets"),
     "rlsys.algorithms": (
         *("numpy", "torch", "rlsys.types", "rlsys.records", "rlsys.errors", "rlsys.config"),
     ),

@@ -23,6 +23,29 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[np.float64]
 
+V_NAMES = ("v1", "v2", "v")
+SMALLEST_VARIANCE = 1e-12
+"""A smaller variance of scores between 0 and 1 is rounding, and the numbers are constant."""
+
+
+class Baselines(NamedTuple):
+    """Returns, and what is subtracted from them: one number per thought and slot, float64[G, M]."""
+
+    returns: Array
+    v1: Array
+    v2: Array
+    v: Array
+    """The mix of V1 and V2 (Eq. 9)."""
+
+
+class Quality(NamedTuple):
+    """How well a baseline predicts the return in each slot (Figure 3), float64[M] each."""
+
+    correlation: Array
+    """Correlation of baseline and return. 0 for a constant baseline."""
+    variance: Array
+    """Var[R - V] / Var[R]. 0 for a perfect baseline, 1 for a baseline of 0."""
+
 
 class Branch(NamedTuple):
     """One distinct position where a thought is cut, and the answers sampled there."""
@@ -112,6 +135,65 @@ def group_baseline(returns_GM: Array) -> Array:
     return mean_1M
 
 
+def baselines(
+    scores: ArrayLike,
+    prior: ArrayLike,
+    *,
+    decay: float = 0.5,
+    coefficients: ArrayLike | None = None,
+) -> Baselines:
+    """Return the returns of a group and its baselines. Arguments: see `thought_advantages`."""
+    num_budgets = np.size(prior)
+    returns_GM = returns(scores, prior)
+    # V1 averages the earlier scores of the same thought. Slot 0 has none, so V1 has share 0 there.
+    # Later slots have more of them, V1 gets less noisy, and its share increases.
+    share_M = np.arange(num_budgets) / num_budgets
+    if coefficients is not None:
+        share_M = np.asarray(coefficients, dtype=np.float64)
+    v1_GM = progress_baseline(scores, prior, decay)
+    v2_GM = np.broadcast_to(group_baseline(returns_GM), returns_GM.shape)
+    return Baselines(returns_GM, v1_GM, v2_GM, share_M * v1_GM + (1.0 - share_M) * v2_GM)
+
+
+def baseline_quality(
+    groups: Sequence[Baselines], present: Sequence[ArrayLike]
+) -> dict[str, Quality]:
+    """Return how well V1, V2 and their mix V predict the return, per slot (Figure 3).
+
+    All thoughts of all groups are compared at once. Within one group V2 is constant, so a
+    correlation with it exists only across groups.
+
+    Args:
+        groups: at least one group, all with the same budgets.
+        present: per group bool[G, M], True if the thought has a token in the slot. Only these
+            entries count, because the others have no token that the baseline is for.
+
+    Returns:
+        One Quality for each of `v1`, `v2` and `v`. A slot is NaN if the return has no variance
+        there, or if fewer than two thoughts have the slot.
+    """
+    # B thoughts of all groups.
+    merged = Baselines(*(np.concatenate(arrays) for arrays in zip(*groups, strict=True)))
+    present_BM = np.concatenate([np.asarray(one, dtype=np.bool_) for one in present])
+    return {name: _quality(merged.returns, getattr(merged, name), present_BM) for name in V_NAMES}
+
+
+def _quality(returns_BM: Array, baseline_BM: Array, present_BM: NDArray[np.bool_]) -> Quality:
+    num_budgets = returns_BM.shape[1]
+    correlation_M, variance_M = np.full((2, num_budgets), np.nan)
+    for slot in range(num_budgets):
+        returns_K = returns_BM[present_BM[:, slot], slot]
+        baseline_K = baseline_BM[present_BM[:, slot], slot]
+        if len(returns_K) < 2 or (of_returns := returns_K.var()) < SMALLEST_VARIANCE:
+            continue
+        variance_M[slot] = (returns_K - baseline_K).var() / of_returns
+        of_baseline = baseline_K.var()
+        covariance = ((returns_K - returns_K.mean()) * (baseline_K - baseline_K.mean())).mean()
+        constant = of_baseline < SMALLEST_VARIANCE
+        correlation_M[slot] = 0.0 if constant else covariance / np.sqrt(of_returns * of_baseline)
+    return Quality(correlation_M, variance_M)
+
+
 def thought_advantages(
     scores: ArrayLike,
     prior: ArrayLike,
@@ -142,29 +224,23 @@ def thought_advantages(
         )
     if not 0 < decay <= 1:
         raise ValueError(f"decay {decay} must be greater than 0 and at most 1")
-    returns_GM = returns(scores, prior)
+    found = baselines(scores, prior, decay=decay, coefficients=coefficients)
     match mode:
         case "brpo":
-            # V1 averages the earlier scores of the same thought. Slot 0 has none, so V1 has share 0
-            # there. Later slots have more of them, V1 gets less noisy, and its share increases.
-            share_M = np.arange(num_budgets) / num_budgets
-            if coefficients is not None:
-                share_M = np.asarray(coefficients, dtype=np.float64)
-            v1_GM = progress_baseline(scores, prior, decay)
-            baseline_GM = share_M * v1_GM + (1.0 - share_M) * group_baseline(returns_GM)
+            baseline_GM = found.v
         case "v1only":
-            baseline_GM = progress_baseline(scores, prior, decay)
+            baseline_GM = found.v1
         case "v2only":
-            baseline_GM = group_baseline(returns_GM)
+            baseline_GM = found.v2
         case "none":
-            baseline_GM = np.zeros_like(returns_GM)
+            baseline_GM = np.zeros_like(found.returns)
         case "notrain":
-            baseline_GM = returns_GM  # the advantage is exactly 0
+            baseline_GM = found.returns  # the advantage is exactly 0
         case _:
             raise ValueError(
                 f"mode {mode!r} is unknown; use 'brpo', 'v1only', 'v2only', 'none' or 'notrain'"
             )
-    return returns_GM - baseline_GM
+    return found.returns - baseline_GM
 
 
 def answer_advantages(

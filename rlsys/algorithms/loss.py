@@ -26,6 +26,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from rlsys.algorithms.kl import k3
+from rlsys.algorithms.kl import kl_estimate as kl_estimate
+from rlsys.algorithms.mismatch import importance_weights, sequence_sums
 from rlsys.config import LossConfig
 
 
@@ -48,15 +51,16 @@ class LossInputs:
     """Entropy of the distribution of each token; required if entropy_coefficient is not 0."""
     sequences_T: Tensor | None = None
     """Index of the token's response within the micro-batch, below T, as int64 or int32; negative
-    for padding. Required by the surrogate `gspo`."""
+    for padding. Required by the surrogate `gspo` and where `importance` is a rule for sequences."""
 
 
 def policy_loss(inputs: LossInputs, config: LossConfig) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss, a scalar, and its metric sums.
 
-    Per token: the clipped surrogate (`surrogate`), times the truncated importance weight
-    min(exp(old - sampled), cap) between learner and engine, plus an estimate of the KL divergence
-    to the reference (Schulman, "Approximating KL divergence", 2020), minus the entropy bonus.
+    Per token: the clipped surrogate (`surrogate`), times the limited importance weight between
+    learner and engine (rlsys.algorithms.mismatch), plus an estimate of the KL divergence to the
+    reference (rlsys.algorithms.kl), minus the entropy bonus. With `kl_in: reward` the estimate is
+    only reported: the advantages contain it already.
     """
     assert inputs.reference_logprobs_T is not None or config.kl_coefficient == 0
     assert inputs.entropy_T is not None or config.entropy_coefficient == 0
@@ -71,7 +75,8 @@ def policy_loss(inputs: LossInputs, config: LossConfig) -> tuple[Tensor, dict[st
             config.kl_estimator,
         )
         metrics["reference_kl_sum"] = _total(trained_T, reference_kl_T)
-        loss_T = loss_T + config.kl_coefficient * reference_kl_T
+        if config.kl_in == "loss":
+            loss_T = loss_T + config.kl_coefficient * reference_kl_T
     if inputs.entropy_T is not None:
         entropy_T = _clean(trained_T, inputs.entropy_T)
         metrics["entropy_sum"] = _total(trained_T, entropy_T)
@@ -123,29 +128,8 @@ def sequence_ratio(
         sequences_T: see LossInputs.
     """
     gap_T = _clean(trained_T, logprobs_T.detach() - old_logprobs_T)
-    places_T = sequences_T.long().clamp(min=0)
-    # At most T responses; their exact number would have to be read back from the device.
-    sums_T = torch.zeros_like(gap_T).index_add(0, places_T, gap_T)
-    counts_T = torch.zeros_like(gap_T).index_add(0, places_T, trained_T.to(gap_T.dtype))
-    mean_T = (sums_T / counts_T.clamp(min=1.0))[places_T]
-    return torch.exp(mean_T + (logprobs_T - logprobs_T.detach()))
-
-
-def kl_estimate(
-    logprobs_T: Tensor, other_T: Tensor, estimator: Literal["k1", "k2", "k3"]
-) -> Tensor:
-    """Estimate KL(policy || other) on tokens that the policy sampled, [T].
-
-    With d = log-prob - other: k1 is d, k2 is d^2 / 2, k3 is exp(-d) - 1 + d. k1 and k3 are unbiased
-    as values; k2 has the unbiased gradient where the tokens come from the policy itself.
-    """
-    match estimator:
-        case "k1":
-            return logprobs_T - other_T
-        case "k2":
-            return (logprobs_T - other_T).square() / 2.0
-        case "k3":
-            return _k3(logprobs_T, other_T)
+    sums_T, counts_T = sequence_sums(gap_T, trained_T, sequences_T)
+    return torch.exp(sums_T / counts_T.clamp(min=1.0) + (logprobs_T - logprobs_T.detach()))
 
 
 def _weighted_surrogate(
@@ -168,10 +152,9 @@ def _weighted_surrogate(
         ratio_T = sequence_ratio(logprobs_T, old_T, trained_T, inputs.sequences_T)
     else:
         ratio_T = torch.exp(logprobs_T - old_T)
-    importance_T = torch.exp(old_T - sampled_T).detach()
-    # Only the upper side is bounded: a very large weight would let one token dominate the batch. A
-    # very small weight only removes a token that the learner would almost never sample.
-    weight_T = importance_T.clamp(max=config.importance_cap)
+    weight_T, limited_T = importance_weights(
+        (old_T - sampled_T).detach(), trained_T, inputs.sequences_T, config
+    )
     surrogate_T = surrogate(logprobs_T, ratio_T, advantages_T, config)
 
     # The clip acts only where the ratio has already moved in the direction of the advantage, so
@@ -188,12 +171,11 @@ def _weighted_surrogate(
         "clip_low_count": _total(trained_T, clipped_low_T),
         "clip_high_count": _total(trained_T, clipped_high_T),
         "kl_k1_sum": _total(trained_T, old_T - logprobs_T),
-        "kl_k3_sum": _total(trained_T, _k3(old_T, logprobs_T)),
+        "kl_k3_sum": _total(trained_T, k3(old_T, logprobs_T)),
         "engine_gap_sum": _total(trained_T, gap_T),
         "engine_gap_max": gap_T.max(),
         "importance_sum": _total(trained_T, weight_T),
-        # Count before the clamp: after it no weight exceeds the cap.
-        "importance_truncated_count": _total(trained_T, importance_T > config.importance_cap),
+        "importance_truncated_count": _total(trained_T, limited_T),
     }
 
 
@@ -243,13 +225,33 @@ def advantage_scale(square_sum: float, episodes: float) -> float:
     This is batch normalisation (REINFORCE++, arXiv 2501.03262; DLER, arXiv 2510.15110) without its
     subtraction of the batch mean. Where a method removes the mean of each group, the mean over
     episodes is 0 already. And a shift would give groups without a signal, whose advantages are all
-    0, an advantage.
+    0, an advantage. Only `normalise_advantages: whiten` subtracts the mean, before this factor.
 
     Args:
         square_sum: sum over episodes of the mean squared advantage of the episode's trained tokens.
         episodes: episodes with a trained token.
     """
     return float((square_sum / max(episodes, 1.0) + ADVANTAGE_EPSILON) ** -0.5)
+
+
+def batch_normalisation(
+    total: float, square_sum: float, episodes: float, *, whiten: bool
+) -> tuple[float, float]:
+    """Return (shift, scale): an advantage A of a training step becomes (A - shift) * scale.
+
+    `whiten` subtracts the mean over episodes first (REINFORCE++, arXiv 2501.03262); otherwise the
+    shift is 0. The scale is `advantage_scale` of what is left.
+
+    Args:
+        total: sum over episodes of the mean advantage of the episode's trained tokens.
+        square_sum: the same sum of squared advantages.
+        episodes: episodes with a trained token.
+        whiten: subtract the mean.
+    """
+    shift = total / max(episodes, 1.0) if whiten else 0.0
+    # The sum of (A - shift)^2. Rounding may leave a tiny negative number where all are equal.
+    left = max(square_sum - 2 * shift * total + episodes * shift**2, 0.0)
+    return shift, advantage_scale(left, episodes)
 
 
 def merge_metrics(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -290,15 +292,3 @@ def _clean(trained_T: Tensor, values_T: Tensor) -> Tensor:
 def _total(trained_T: Tensor, values_T: Tensor) -> Tensor:
     """Sum over trained tokens, in float64: a float32 sum of ones stops growing at 2 ** 24."""
     return _clean(trained_T, values_T.detach()).sum(dtype=torch.float64)
-
-
-def _k3(logprobs_T: Tensor, other_T: Tensor) -> Tensor:
-    """Estimate KL(policy || other) on tokens that the policy sampled: never negative, low variance.
-
-    With r = other / policy the estimate is r - 1 - log r. The plain estimate is -log r; the added
-    term r - 1 has mean 0 and reduces the variance.
-    """
-    # Two nearly equal policies give a very small x. expm1(x) keeps the digits that exp(x) - 1 would
-    # lose.
-    log_ratio_T = other_T - logprobs_T
-    return torch.expm1(log_ratio_T) - log_ratio_T

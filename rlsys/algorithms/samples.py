@@ -17,12 +17,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsys.algorithms import brpo, ddca, dler, grpo, rea, sgrpo, turns
+from rlsys.algorithms import brpo, ddca, dler, grpo, lcpo, overlong, rea, sgrpo, turns
 from rlsys.algorithms.reflection.advantages import RIGHT
 from rlsys.algorithms.tree_samples import (
     THOUGHT,
     answers_only,
     thought_and_answers,
+    untrained,
     whole_episode,
 )
 from rlsys.config import (
@@ -31,7 +32,9 @@ from rlsys.config import (
     DdcaConfig,
     DlerConfig,
     GrpoConfig,
+    LcpoConfig,
     ReaConfig,
+    ReinforceConfig,
     RunConfig,
     SgrpoConfig,
     TurnGrpoConfig,
@@ -57,15 +60,23 @@ def build_samples(group: Group, config: RunConfig) -> tuple[Sample, ...]:
     # A group is empty if its environment lost every episode. Methods need not handle that.
     if not group.episodes:
         return ()
-    # First, because the settings of a plugin match no case below.
+    # First, because the settings of a plugin match no case of `_method_samples`.
     outside: type[Algorithm] | None = plugins.algorithm_class(config)
-    if outside is not None:
-        return outside.samples(group, config)
+    samples = _method_samples(group, config) if outside is None else outside.samples(group, config)
+    return tuple(
+        untrained(sample) if episode.masked else sample
+        for episode, sample in zip(group.episodes, samples, strict=True)
+    )
+
+
+def _method_samples(group: Group, config: RunConfig) -> tuple[Sample, ...]:
     match config.algorithm:
         case BrpoConfig() as algorithm:
             return brpo_samples(group, algorithm, config)
-        case GrpoConfig() | DdcaConfig() | DlerConfig() as algorithm:
-            return single_score_samples(group, algorithm)
+        case (
+            GrpoConfig() | DdcaConfig() | DlerConfig() | LcpoConfig() | ReinforceConfig() as single
+        ):
+            return single_score_samples(group, single, config.environment.longest_episode)
         case SgrpoConfig():
             assert isinstance(config.environment, AnytimeConfig)
             return sgrpo_samples(group, config.environment.budgets)
@@ -115,19 +126,35 @@ def token_slots(episode: Episode, budgets: Sequence[int]) -> NDArray[np.int64]:
     return np.searchsorted(budgets, np.arange(length), side="right")
 
 
+SingleScore = GrpoConfig | DdcaConfig | DlerConfig | LcpoConfig | ReinforceConfig
+
+
 def single_score_samples(
-    group: Group, algorithm: GrpoConfig | DdcaConfig | DlerConfig
+    group: Group, algorithm: SingleScore, longest_episode: int
 ) -> tuple[Sample, ...]:
     """An episode has one score, its reward. All its sampled tokens share one advantage."""
     rewards_G = np.concatenate([episode.scores for episode in group.episodes]).astype(np.float64)
     lengths_G = np.array([episode.sampled_tokens() for episode in group.episodes])
     match algorithm:
-        case GrpoConfig(scale=scale):
+        case GrpoConfig(scale=scale, overlong=rule):
+            if rule is not None:
+                limit = rule.limit or longest_episode
+                rewards_G += overlong.penalties(
+                    lengths_G, limit=limit, buffer=rule.buffer, penalty=rule.penalty
+                )
             advantages_G = grpo.advantages(rewards_G, scale=scale)
         case DdcaConfig(beta=beta):
             advantages_G = ddca.advantages(rewards_G, rewards_G > RIGHT, lengths_G, beta=beta)
         case DlerConfig(length_limit=limit):
             advantages_G = dler.group_advantages(rewards_G, lengths_G, limit=limit)
+        case LcpoConfig(target_length=target, alpha=alpha, scale=scale):
+            rewards_G = lcpo.rewards(rewards_G, lengths_G, target=target, alpha=alpha)
+            advantages_G = grpo.advantages(rewards_G, scale=scale)
+        case ReinforceConfig(baseline="group"):
+            advantages_G = grpo.advantages(rewards_G)
+        case ReinforceConfig():
+            # The learner's ranks subtract the mean of the batch: `normalise_advantages: whiten`.
+            advantages_G = rewards_G
     return tuple(map(whole_episode, group.episodes, advantages_G))
 
 

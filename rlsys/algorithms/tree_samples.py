@@ -18,6 +18,15 @@ THOUGHT = 1
 """Index of the thought in the segments of an episode with one thought."""
 
 
+def has_signal(samples: Iterable[Sample]) -> bool:
+    """Return True if any token of a group has an advantage other than 0."""
+    return any(
+        advantages is not None and bool(np.any(advantages))
+        for sample in samples
+        for advantages in sample.advantages
+    )
+
+
 def whole_episode(episode: Episode, advantage: float) -> Sample:
     """One advantage on every token that the policy sampled."""
     advantages = [
@@ -25,6 +34,11 @@ def whole_episode(episode: Episode, advantage: float) -> Sample:
         for s in episode.segments
     ]
     return Sample(segments=episode.segments, advantages=tuple(advantages))
+
+
+def untrained(sample: Sample) -> Sample:
+    """The same tree with no token trained."""
+    return replace(sample, advantages=(None,) * len(sample.segments), rows=())
 
 
 def answers_only(episode: Episode, answer_N: Iterable[float], answer_weight: float) -> Sample:

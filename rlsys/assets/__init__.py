@@ -12,6 +12,15 @@ SHIPPED: Final = ("tiny", "tiny-economics", "tiny-reflective", "tiny-reflection"
 the form of dialogues about a shared budget, the same after it learned to check its steps, and a
 reflection model that reads the thoughts of that one."""
 
+CONFIGS: Final = Path(__file__).parent / "configs"
+"""The configurations of the repository's folder configs/, which this links to."""
+
+
+def shipped_config(name: str) -> Path | None:
+    """Path of the configuration with this name (`demo` for demo.yaml); None if none ships so."""
+    path = CONFIGS / f"{name}.yaml"
+    return path if name.isidentifier() and path.is_file() else None
+
 
 def shipped_path(name: str) -> Path:
     """Folder of a model that ships.

@@ -39,7 +39,7 @@ app = typer.Typer(
     name="rlsys",
     cls=_Commands,
     help="Train reasoning language models to spend thinking tokens well.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -57,9 +57,26 @@ app.command("submit", context_settings=SETTINGS_AS_OPTIONS)(submit)
 Supervised = Annotated[bool, typer.Option("--sft", help="The configuration of `rlsys sft`.")]
 
 
+FIRST_STEPS = """\
+rlsys trains reasoning language models to spend thinking tokens well. To begin:
+
+  rlsys doctor                  show what this machine lacks
+  rlsys train demo --dry-run    show what a run would do, without starting it
+  rlsys train demo              train the tiny reasoner on this machine; no GPU is needed
+
+The result is in runs/demo. `rlsys --help` lists all commands."""
+
+
 def main() -> None:
     """Run the command line."""
     app()
+
+
+@app.callback()
+def begin(context: typer.Context) -> None:
+    """Train reasoning language models to spend thinking tokens well."""
+    if context.invoked_subcommand is None:
+        typer.echo(FIRST_STEPS)
 
 
 @app.command(context_settings=SETTINGS_AS_OPTIONS)
@@ -79,7 +96,8 @@ def train(
         raise typer.Exit(Attempts(command, typer.echo).run(retries))
     with sentences():
         from rlsys.config.loading import dump_config, load_config
-        from rlsys.launch.preflight import batch_table, check_local_gpus
+        from rlsys.launch.machine import check_machine
+        from rlsys.launch.preflight import batch_table, check_local_gpus, run_warnings
         from rlsys.reporting.metrics_file import read_reference
         from rlsys.training.mirror import mirror_of
         from rlsys.training.run_folder import (
@@ -92,6 +110,7 @@ def train(
         from rlsys.training.run_lock import run_lock
 
         config = load_config(config_file, overrides or [])
+        check_machine()
         check_writable(config.run_dir)
         mirror = mirror_of(config)
         if mirror is not None and not dry_run:
@@ -106,7 +125,7 @@ def train(
             return
         reference = read_reference(config.evaluation.reference)
         check_local_gpus(config)
-        if warning := config.environment.evaluation_warning:
+        for warning in run_warnings(config):
             typer.echo(f"rlsys: warning: {warning}", err=True)
         if dry_run:
             _dry_run(config)
@@ -144,7 +163,7 @@ def train(
 def _dry_run(config: RunConfig) -> None:
     """Print what a start would do, down to the checkpoint that it would go on from."""
     from rlsys.launch.inputs import check_inputs
-    from rlsys.launch.preflight import batch_table
+    from rlsys.launch.preflight import batch_table, check_shared_memory
     from rlsys.launch.resuming import check_layout
     from rlsys.training.checkpoints import CheckpointStore
     from rlsys.training.run_folder import CHECKPOINTS
@@ -152,6 +171,7 @@ def _dry_run(config: RunConfig) -> None:
     console = terminal()
     console.print(batch_table(config))
     console.print(check_inputs(config).summary, highlight=False)
+    check_shared_memory(config)
     folder = config.run_dir / CHECKPOINTS
     resumed = CheckpointStore(folder, config.checkpoint.keep, typer.echo).inspect()
     if resumed is not None:
@@ -165,11 +185,13 @@ def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
     with sentences():
         from rlsys.config import SftConfig
         from rlsys.config.loading import dump_config, load_config
+        from rlsys.launch.machine import check_machine
         from rlsys.launch.preflight import check_local_gpus
         from rlsys.tokenization.model_folder import check_model
         from rlsys.training.run_folder import check_writable
 
         config = load_config(config_file, overrides or [], SftConfig)
+        check_machine()
         check_writable(config.run_dir)
         check_local_gpus(config)
         check_model(config.model, on_cpu=False, trained=True)
@@ -193,10 +215,14 @@ def evaluate_model(config_file: ConfigFile, overrides: Overrides = None) -> None
     """Measure the anytime curve of model.path; the numbers are in run_dir/evaluation."""
     with sentences():
         from rlsys.config.loading import dump_config, load_config
+        from rlsys.launch.machine import check_machine
         from rlsys.launch.preflight import check_local_gpus
         from rlsys.reporting.metrics_file import read_reference
+        from rlsys.training.run_folder import check_writable
 
         config = load_config(config_file, overrides or [])
+        check_machine()
+        check_writable(config.run_dir / "evaluation")
         reference = read_reference(config.evaluation.reference)
         check_local_gpus(config)
         from rlsys.launch import training

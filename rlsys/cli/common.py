@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 STOPPED: Final = 130
 """Exit code after Ctrl-C, SIGTERM or SIGHUP; the same command goes on from the last checkpoint."""
 
-ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="The configuration.")]
+ConfigFile = Annotated[
+    Path,
+    typer.Argument(metavar="CONFIG.yaml", help="The configuration, or a name that ships: demo."),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[key.path=value]...", help="Values that replace those of the file."),

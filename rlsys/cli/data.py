@@ -138,7 +138,9 @@ def _print_rows(
         + f", {loaded.unanswered:,} rows without an answer skipped" * bool(loaded.unanswered),
         highlight=False,
     )
-    settings = ("problem_column", "answer_column", "id_column", "difficulty_column")
+    settings = [
+        *("problem_column", "answer_column", "id_column", "difficulty_column", "tolerance_column")
+    ]
     table = Table(title="Columns")
     for heading in ("column", "first row", "read as"):
         table.add_column(heading)
@@ -155,7 +157,7 @@ def _print_problems(
 ) -> None:
     from rich.text import Text
 
-    from rlsys.types import GOLD_SEPARATOR
+    from rlsys.grading.golds import read_gold
 
     for problem in problems[:SHOWN]:
         console.rule(Text(problem.id), align="left")
@@ -164,8 +166,10 @@ def _print_problems(
         else:
             text = renderer.shown(problem)
         console.print(text, soft_wrap=True)
-        golds = problem.answer.replace(GOLD_SEPARATOR, "  or  ")
-        console.print(Text(f"gold: {golds}", "green"), soft_wrap=True)
+        gold = read_gold(problem.answer)
+        within = "" if gold.tolerance is None else f"  within {float(gold.tolerance):g}"
+        line = f"gold: {'  or  '.join(gold.answers)}{within}"
+        console.print(Text(line, "green"), soft_wrap=True)
     console.rule()
 
 

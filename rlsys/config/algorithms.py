@@ -1,4 +1,4 @@
-"""Advantages and the loss: what the learner is given to learn from."""
+"""The methods: how scores become advantages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from rlsys.config.base import Fraction, NonNegativeFloat, Section, Share
+from rlsys.config.base import NonNegativeFloat, Section, Share
 from rlsys.config.environments import AnytimeConfig, EnvironmentConfig
 from rlsys.config.published import TOKENS_PER_REFLECTION
 
@@ -16,6 +16,11 @@ class AlgorithmConfig(Section):
 
     normalised_over_batch: ClassVar[bool] = False
     """What `loss.normalise_advantages: null` stands for with this method."""
+
+    @property
+    def normalisation(self) -> bool | Literal["whiten"]:
+        """The same; a method may override it where it depends on its settings."""
+        return self.normalised_over_batch
 
     method: str
     """The method: a name that rlsys knows, or `package.module:Class`."""
@@ -92,13 +97,87 @@ class SingleScoreConfig(AlgorithmConfig):
             )
 
 
+class OverlongConfig(Section):
+    """A penalty for responses that are nearly as long as allowed (DAPO, arXiv 2503.14476, Eq. 13).
+
+    It rises from 0 at `limit - buffer` tokens to `penalty` at `limit` tokens.
+    """
+
+    buffer: PositiveInt
+    """Tokens before the limit in which the penalty rises."""
+    penalty: PositiveFloat = 1.0
+    """Subtracted from the reward of a response of `limit` or more tokens."""
+    limit: PositiveInt | None = None
+    """Sampled tokens, thought and answer together; None takes the longest possible episode."""
+
+
 class GrpoConfig(SingleScoreConfig):
     """Group-relative policy optimisation: one answer, one budget, one advantage per episode."""
 
     method: Literal["grpo"] = "grpo"
-    scale: Literal["none", "std", "leave_one_out"] = "none"
+    scale: Literal["none", "std", "leave_one_out", "mean"] = "none"
     """`std` divides by the group's standard deviation (GRPO), `none` does not (Dr. GRPO).
-    `leave_one_out` compares a reward with the mean of the other episodes' rewards (RLOO)."""
+    `leave_one_out` compares a reward with the mean of the other episodes' rewards (RLOO).
+    `mean` divides by the group's mean reward (MaxRL)."""
+    overlong: OverlongConfig | None = None
+    """Penalty for overlong responses; None has none."""
+
+    def check(self, environment: EnvironmentConfig, group_size: int) -> None:
+        """The penalty must be able to rise, and rewards must not be negative for `mean`."""
+        super().check(environment, group_size)
+        if self.overlong is None:
+            return
+        limit = self.overlong.limit or environment.longest_episode
+        if not self.overlong.buffer <= limit <= environment.longest_episode:
+            raise ValueError(
+                f"algorithm.overlong.buffer {self.overlong.buffer} and limit {limit} do not fit "
+                f"episodes of at most {environment.longest_episode} sampled tokens; the buffer may "
+                "not be longer than the limit, nor the limit longer than an episode"
+            )
+        if self.scale == "mean":
+            raise ValueError(
+                "algorithm.scale 'mean' divides by the mean reward, which algorithm.overlong can "
+                "make negative; leave one of them out"
+            )
+
+
+class ReinforceConfig(SingleScoreConfig):
+    """REINFORCE++ (arXiv 2501.03262): rewards are compared over the whole batch."""
+
+    method: Literal["reinforce++"] = "reinforce++"
+    baseline: Literal["batch", "group"] = "batch"
+    """`batch` subtracts the mean over the training step, `group` that of the group. Both divide by
+    the deviation over the training step."""
+
+    @property
+    def normalisation(self) -> bool | Literal["whiten"]:
+        """See AlgorithmConfig."""
+        return "whiten" if self.baseline == "batch" else True
+
+    def check(self, environment: EnvironmentConfig, group_size: int) -> None:
+        """A group of one is enough where the batch is the baseline."""
+        super().check(environment, group_size if self.baseline == "group" else 2)
+
+
+class LcpoConfig(SingleScoreConfig):
+    """GRPO on a reward for being right and for a target length (LCPO-exact, arXiv 2503.04697)."""
+
+    method: Literal["lcpo"] = "lcpo"
+    target_length: PositiveInt
+    """Sampled tokens, thought and answer together, that a response should have."""
+    alpha: PositiveFloat = 3e-4
+    """Subtracted from the reward for every token more or less."""
+    scale: Literal["none", "std", "leave_one_out"] = "std"
+    """As for `grpo`."""
+
+    def check(self, environment: EnvironmentConfig, group_size: int) -> None:
+        """An episode must be able to have the target length."""
+        super().check(environment, group_size)
+        if self.target_length > environment.longest_episode:
+            raise ValueError(
+                f"algorithm.target_length {self.target_length} is never reached: the longest "
+                f"episode has {environment.longest_episode} sampled tokens; make it smaller"
+            )
 
 
 class DdcaConfig(SingleScoreConfig):
@@ -184,44 +263,14 @@ class ReaConfig(AlgorithmConfig, ShapingConfig):
 
 
 Algorithm = Annotated[
-    BrpoConfig | DdcaConfig | DlerConfig | GrpoConfig | ReaConfig | SgrpoConfig | TurnGrpoConfig,
+    BrpoConfig
+    | DdcaConfig
+    | DlerConfig
+    | GrpoConfig
+    | LcpoConfig
+    | ReaConfig
+    | ReinforceConfig
+    | SgrpoConfig
+    | TurnGrpoConfig,
     Field(discriminator="method"),
 ]
-
-
-class LossConfig(Section):
-    """The clipped surrogate and what is added to it."""
-
-    surrogate: Literal["ppo", "gspo", "cispo"] = "ppo"
-    """`ppo` clips the ratio of each token, `gspo` the ratio of the whole response (arXiv
-    2507.18071, where clip_low is 3e-4 and clip_high 4e-4), `cispo` clips the ratio as a constant
-    weight, so that every token keeps a gradient (arXiv 2506.13585, where clip_low is 1)."""
-    clip_low: Fraction = 0.2
-    clip_high: PositiveFloat = 0.2
-    dual_clip: Annotated[float, Field(gt=1)] | None = None
-    """Largest ratio that counts where the advantage is negative (arXiv 1912.09729, where it is 3).
-    None sets no limit."""
-    aggregation: Literal["constant", "token_mean", "sequence_mean"] = "constant"
-    """Divide by episodes x `constant`, by trained tokens, or by each episode's own tokens."""
-    constant: PositiveInt | None = None
-    """Tokens per episode that `constant` divides by; None takes the largest possible episode."""
-    normalise_advantages: bool | None = None
-    """Divide the advantages of a training step by their root mean square over all its episodes,
-    each episode counting once. None takes what the method asks for: true for `dler`, else false."""
-    kl_coefficient: NonNegativeFloat = 0.0
-    """Factor on the KL divergence to the frozen starting policy, as `kl_estimator` estimates it."""
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """`k3` is never negative, `k2` is half the squared log ratio. The mean gradient of `k1`, the
-    plain log ratio, is 0: it only adds noise, and is here for comparisons."""
-    entropy_coefficient: NonNegativeFloat = 0.0
-    importance_cap: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 2.0
-    """Truncation of the importance weight between engine and learner (TIS); .inf truncates none."""
-
-    @model_validator(mode="after")
-    def _clips_something(self) -> LossConfig:
-        if self.dual_clip is not None and self.surrogate != "ppo":
-            raise ValueError(
-                f"loss.dual_clip {self.dual_clip} needs loss.surrogate 'ppo', and it is "
-                f"{self.surrogate!r}; leave dual_clip out"
-            )
-        return self

@@ -64,6 +64,9 @@ class RowColumns(Section):
     """Column with a unique id; None numbers the rows."""
     difficulty_column: str | None = None
     """Column with a number; larger is harder."""
+    tolerance_column: str | None = None
+    """Column with the absolute error that a numeric answer may have, as OlympiadBench's `error`; a
+    row without a value allows none."""
     answers: Literal["any", "all"] = "any"
     """A list of answers: `any` takes each as right by itself, `all` wants them all, in order."""
     earlier_turns: EarlierTurns = "refuse"

@@ -26,7 +26,7 @@ from rlsys.config.published import (
 class EnvironmentConfig(Section):
     """Base of the settings of every environment; a class outside rlsys derives its own from it."""
 
-    methods: ClassVar[tuple[str, ...]] = ("grpo", "ddca", "dler")
+    methods: ClassVar[tuple[str, ...]] = ("grpo", "ddca", "dler", "lcpo", "reinforce++")
     """Values of `algorithm.method` that train these episodes. A method given as an import path is
     not compared with them."""
 
@@ -107,7 +107,7 @@ class ThoughtSection(EnvironmentConfig):
 class AnytimeConfig(ThoughtSection):
     """Thought up to the largest budget, cut at every budget, answers at every cut."""
 
-    methods = ("brpo", "grpo", "ddca", "dler", "sgrpo")
+    methods = ("brpo", "grpo", "ddca", "dler", "lcpo", "reinforce++", "sgrpo")
     length_keys = "environment.budgets, evaluation.budgets or environment.answer_tokens"
 
     type: Literal["anytime"] = "anytime"
@@ -115,10 +115,20 @@ class AnytimeConfig(ThoughtSection):
     """Increasing numbers of thought tokens; one reward slot each."""
     answers: PositiveInt = 4
     """Answers sampled per slot (A)."""
+    truncation: Literal["close", "zero", "mask"] = "close"
+    """What becomes of a training thought that has not ended at the largest budget. `close` forces
+    its end and samples answers. `zero` scores it 0 without an answer. `mask` does the same, but
+    trains none of its tokens: it counts only in the baseline of its group."""
 
     @model_validator(mode="after")
     def _increasing(self) -> AnytimeConfig:
         check_budgets(self.budgets, "environment.budgets")
+        if self.truncation != "close" and len(self.budgets) > 1:
+            raise ValueError(
+                f"environment.truncation {self.truncation!r} needs one budget, and "
+                f"environment.budgets has {len(self.budgets)}: with several, thoughts are cut on "
+                f"purpose; use truncation 'close', or budgets [{self.budgets[-1]}]"
+            )
         return self
 
     @property

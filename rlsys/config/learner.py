@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+import math
+from typing import Annotated, Literal, get_args
 
-from pydantic import PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from rlsys.config.base import Fraction, NonNegativeFloat, NonNegativeInt, Section
 
@@ -18,11 +19,19 @@ class BatchConfig(Section):
     """Episodes per problem (G)."""
     optimizer_steps: PositiveInt = 1
     """Optimizer steps per training step; must divide `problems`."""
+    dynamic_sampling: Annotated[float, Field(gt=1)] | None = None
+    """Replace groups without signal (all advantages 0) by groups of further problems, until a step
+    has sampled this many times `problems` (DAPO, arXiv 2503.14476). None keeps every group."""
 
     @property
     def episodes(self) -> int:
         """problems * group_size."""
         return self.problems * self.group_size
+
+    @property
+    def most_sampled(self) -> int:
+        """Most groups that one training step samples: problems * dynamic_sampling."""
+        return math.floor(self.problems * (self.dynamic_sampling or 1))
 
     @model_validator(mode="after")
     def _divides(self) -> BatchConfig:
@@ -30,6 +39,15 @@ class BatchConfig(Section):
             raise ValueError(
                 f"batch.problems {self.problems} must be a multiple of "
                 f"batch.optimizer_steps {self.optimizer_steps}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _replaces_something(self) -> BatchConfig:
+        if self.dynamic_sampling is not None and self.most_sampled == self.problems:
+            raise ValueError(
+                f"batch.dynamic_sampling {self.dynamic_sampling:g} replaces no group of "
+                f"batch.problems {self.problems}; use {1 + 1 / self.problems:g} or more, or null"
             )
         return self
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from rlsys.assets import shipped_config
 from rlsys.errors import ConfigError
 
 Tree = dict[str, Any]
@@ -92,16 +93,19 @@ def dump_yaml(tree: Tree) -> str:
 def read_tree(path: Path) -> Tree:
     """The settings in the file `path`: JSON if its name ends in .json, YAML if not.
 
+    A name without a folder and without an ending, such as `demo`, may be that of a configuration
+    that ships with rlsys; a file of that name in the current folder comes first.
+
     Raises ConfigError: no file, not UTF-8, no YAML or JSON, a key twice, no settings.
     """
+    if not path.is_file() and (shipped := shipped_config(str(path))):
+        path = shipped
     try:
         # utf-8-sig: editors on Windows write a byte order mark.
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
-        swapped = "=" in str(path) or str(path).startswith(("-", "+"))
-        remedy = "put the file before all settings" if swapped else "give the path of a YAML file"
         raise ConfigError(
-            f"cannot read the configuration {path}: {error.strerror}; {remedy}"
+            f"cannot read the configuration {path}: {error.strerror}; {_remedy(path)}"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
@@ -120,6 +124,15 @@ def read_tree(path: Path) -> Tree:
         kind = "list" if isinstance(tree, list) else "single value"
         raise ConfigError(f"{path} is a {kind} at the top level; it must hold `key: value` lines")
     return tree
+
+
+def _remedy(path: Path) -> str:
+    """What to write where there is no file at `path`."""
+    if "=" in str(path) or str(path).startswith(("-", "+")):
+        return "put the file before all settings"
+    if shipped_config(path.stem):
+        return f"write {path.stem} for the configuration of that name that ships with rlsys"
+    return "give the path of a YAML file, or a name that ships with rlsys, for instance demo"
 
 
 def yaml_reason(error: yaml.YAMLError) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from rlsys.config.algorithms import Algorithm, BrpoConfig, LossConfig
+from rlsys.config.algorithms import Algorithm, BrpoConfig
 from rlsys.config.base import NonNegativeInt, Section, check_budgets
 from rlsys.config.cluster import ClusterConfig
 from rlsys.config.data import DataConfig
@@ -18,6 +18,7 @@ from rlsys.config.dialogues import EconomicsDialogue, OpenEnvDialogue
 from rlsys.config.environments import AnytimeConfig, ReflectionEpisodes, RevisionConfig
 from rlsys.config.grading import GradingConfig
 from rlsys.config.learner import BatchConfig, LearnerConfig
+from rlsys.config.loss import LossConfig
 from rlsys.config.models import GenerationConfig, ModelConfig
 from rlsys.config.reporting import ReportingConfig
 
@@ -140,13 +141,43 @@ class RunConfig(Section):
                 f"{environment.type!r}; use {' or '.join(map(repr, environment.methods))}"
             )
         algorithm.check(environment, self.batch.group_size)
-        if self.loss.surrogate == "gspo" and environment.scores_per_episode != 1:
-            raise ValueError(
-                f"loss.surrogate 'gspo' needs episodes that are one response, and an episode of "
-                f"environment.type {environment.type!r} has up to "
-                f"{environment.scores_per_episode} scores; use 'ppo' or 'cispo'"
-            )
+        self._check_responses()
+        self._check_normalisation()
         return self
+
+    def _check_responses(self) -> None:
+        """Refuse a loss over whole responses where an episode is several."""
+        scores, kind = self.environment.scores_per_episode, self.environment.type
+        for key, value, others in (
+            ("surrogate", "gspo", "'ppo' or 'cispo'"),
+            ("importance", "sequence_truncate", "'truncate', 'icepop' or 'sequence_mask'"),
+        ):
+            if getattr(self.loss, key) == value and scores != 1:
+                raise ValueError(
+                    f"loss.{key} {value!r} needs episodes that are one response, and an episode of "
+                    f"environment.type {kind!r} has up to {scores} scores; use {others}"
+                )
+        if self.loss.kl_in == "reward" and self.revision is not None:
+            raise ValueError(
+                "loss.kl_in 'reward' does not fit environment.revision: a token of the thought "
+                "would pay for two responses at once; use kl_in 'loss'"
+            )
+
+    def _check_normalisation(self) -> None:
+        """Refuse settings that need one baseline over the batch, or must not have one."""
+        whitened = self._normalisation == "whiten"
+        if self.algorithm.normalisation == "whiten" and not whitened:
+            raise ValueError(
+                f"loss.normalise_advantages {self.loss.normalise_advantages} leaves "
+                f"algorithm.method {self.algorithm.method!r} without a baseline; leave it out, or "
+                "set algorithm.baseline to 'group'"
+            )
+        if whitened and self.batch.dynamic_sampling is not None:
+            raise ValueError(
+                "batch.dynamic_sampling drops groups whose advantages are all 0 before the batch "
+                "is complete, and 'whiten' subtracts a mean of the complete batch; use "
+                "loss.normalise_advantages true, with algorithm.baseline 'group' for 'reinforce++'"
+            )
 
     @property
     def evaluation_budgets(self) -> tuple[int, ...]:
@@ -161,15 +192,18 @@ class RunConfig(Section):
     @property
     def resolved_loss(self) -> LossConfig:
         """loss, with its `constant` and `normalise_advantages` filled in."""
-        normalise = self.loss.normalise_advantages
-        if normalise is None:
-            normalise = self.algorithm.normalised_over_batch
         return self.loss.model_copy(
             update={
                 "constant": self.loss.constant or self.environment.longest_episode,
-                "normalise_advantages": normalise,
+                "normalise_advantages": self._normalisation,
             }
         )
+
+    @property
+    def _normalisation(self) -> bool | Literal["whiten"]:
+        """loss.normalise_advantages, or what the method asks for."""
+        chosen = self.loss.normalise_advantages
+        return self.algorithm.normalisation if chosen is None else chosen
 
     @property
     def canary_tolerance(self) -> float:

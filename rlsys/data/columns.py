@@ -34,6 +34,7 @@ LIKELY: Final[dict[str, tuple[str, ...]]] = {
     "rejected_column": ("rejected", "rejected_response", "dispreferred", "response_rejected"),
     "id_column": ("id", "uid", "uuid", "unique_id", "problem_id", "extra_info.index", "index"),
     "difficulty_column": ("difficulty", "level"),
+    "tolerance_column": ("error", "tolerance", "precision"),
 }
 """Setting to the names that data sets give such a column, the likeliest first."""
 

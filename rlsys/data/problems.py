@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
 from functools import lru_cache
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
@@ -15,11 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsys.config import ArithmeticData, FileData, HubData, PreferenceFile, SupervisedFile
-from rlsys.data.cells import Row, Speaker, answer_at, is_unanswered, shortened, text_at, value_at
+from rlsys.data.cells import (
+    Row,
+    Speaker,
+    answer_at,
+    is_unanswered,
+    number_text,
+    shortened,
+    text_at,
+    value_at,
+)
 from rlsys.data.columns import no_column
 from rlsys.data.row_files import iterate_rows
 from rlsys.data.table_rows import arrow_batches, numbered_rows
 from rlsys.errors import DataError
+from rlsys.grading.golds import gold_text
 from rlsys.types import Problem
 
 TaskT = TypeVar("TaskT")
@@ -186,7 +197,12 @@ def _problem(number: int, row: Row, source: FileData | HubData, key: str) -> Pro
     return Problem(
         id=f"row-{number}" if source.id_column is None else _id(row, source.id_column, key),
         text=text_at(row, source.problem_column, text, "user", source.earlier_turns).strip(),
-        answer=answer_at(row, source.answer_column, answer, source.answers),
+        answer=gold_text(
+            answer_at(row, source.answer_column, answer, source.answers),
+            None
+            if source.tolerance_column is None
+            else _tolerance(row, source.tolerance_column, key),
+        ),
         difficulty=None
         if source.difficulty_column is None
         else _difficulty(row, source.difficulty_column, key),
@@ -209,6 +225,30 @@ def _id(row: Row, column: str, key: str) -> str:
     if not found:
         raise no_column(row, {"id_column": column}, key)
     return text_at(row, column, value, "user", "refuse").strip()
+
+
+def _tolerance(row: Row, column: str, key: str) -> str | None:
+    """Return the absolute error that a row allows; None if it allows none.
+
+    Some rows give one for each value of the answer (`1e-1,1e-2`). Then all values get the smallest,
+    so that no wrong value is right.
+    """
+    found, value = value_at(row.values, column)
+    if not found:
+        raise no_column(row, {"tolerance_column": column}, key)
+    if is_unanswered(value):
+        return None
+    text = value if isinstance(value, str) else number_text(value)
+    try:
+        allowed = [Fraction(part.strip()) for part in str(text).split(",")]
+    except (ValueError, ZeroDivisionError):
+        allowed = []
+    if not allowed or min(allowed) < 0:
+        raise DataError(
+            f"{row.place}: tolerance {shortened(value)} in column {column!r} must be a number that "
+            f"is not negative; correct it or leave {key}.tolerance_column out"
+        )
+    return str(min(allowed))
 
 
 def _difficulty(row: Row, column: str, key: str) -> float:

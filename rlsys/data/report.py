@@ -16,11 +16,12 @@ from rlsys.data.locations import find_files
 from rlsys.data.problems import source_rows
 from rlsys.grading.compare import LOCAL_TIMEOUT_S
 from rlsys.grading.exact import as_number
+from rlsys.grading.golds import read_gold
 from rlsys.grading.phrases import is_phrase
 from rlsys.grading.process import GradingProcess
 from rlsys.grading.refusals import is_refused
 from rlsys.grading.spelling import normalise
-from rlsys.types import GOLD_SEPARATOR, Problem
+from rlsys.types import Problem
 
 _MOST_PARSED: Final = 500
 """Different golds that math-verify is asked about, a few milliseconds each."""
@@ -75,7 +76,7 @@ def examine_golds(problems: Sequence[Problem]) -> GoldReport:
     kinds: Counter[str] = Counter()
     only_spelling, unchecked = [], set()
     for problem in problems:
-        golds = problem.answer.split(GOLD_SEPARATOR)
+        golds = read_gold(problem.answer).answers or (problem.answer,)
         kind = "several golds, any of them right" if len(golds) > 1 else _kind(golds[0])
         for gold in (g for g in golds if _kind(g) == _EXPRESSION and g not in known):
             if len(known) < _MOST_PARSED:

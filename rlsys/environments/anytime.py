@@ -11,8 +11,8 @@ thought under a smaller budget would be the beginning of the same thought.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -95,6 +95,8 @@ class AnytimeEnvironment(EnvironmentClass):
     """Counts the reflections of the thought before every answer; None: they are not counted."""
     evaluates: bool = False
     """True adds the metrics of an evaluation: accuracy of cut responses, and by difficulty."""
+    truncation: Literal["close", "zero", "mask"] = "close"
+    """What becomes of a thought that has not ended at the largest budget; see AnytimeConfig."""
 
     @classmethod
     def inputs(cls, context: InputContext) -> Inputs:
@@ -109,7 +111,8 @@ class AnytimeEnvironment(EnvironmentClass):
         settings, algorithm = context.settings(AnytimeConfig), context.config.algorithm
         shaped = isinstance(algorithm, BrpoConfig) and algorithm.shaping is not None
         # Counting reflections decodes every thought, so training does it only if a reward needs it.
-        return cls.thoughts(context, settings.budgets, settings.answers, counted=shaped)
+        environment = cls.thoughts(context, settings.budgets, settings.answers, counted=shaped)
+        return replace(environment, truncation=settings.truncation)
 
     @classmethod
     def evaluation(cls, context: RolloutContext) -> Self:
@@ -176,7 +179,10 @@ class AnytimeEnvironment(EnvironmentClass):
         return thoughts
 
     def branches(self, episode: int, thought: Completion) -> list[AnswerBranch]:
-        """Return the branches at the distinct cuts of a thought."""
+        """Return the branches at the distinct cuts of a thought.
+
+        None for a thought that has not ended, unless `truncation` is `close`.
+        """
         length, closed = len(thought.token_ids), self.sampler.is_closed(thought)
         plan = truncation_plan(length, closed, self.budgets, self.answers)
         return [
@@ -189,6 +195,8 @@ class AnytimeEnvironment(EnvironmentClass):
                 self.answer_tokens,
             )
             for cut, count, split, truncated in plan
+            # With a single budget, which the other rules require, only unfinished thoughts are cut.
+            if self.truncation == "close" or not truncated
         ]
 
     async def sample_answers(
@@ -237,7 +245,8 @@ class AnytimeEnvironment(EnvironmentClass):
             answered = [
                 pair for pair in zip(branches, answers, strict=True) if pair[0].episode == number
             ]
-            episodes.append(self._episode(prompt, thought, answered))
+            episode = self._episode(prompt, thought, answered)
+            episodes.append(episode if answered else self._unfinished(episode, thought))
         return Group(index=index, task=problem, episodes=tuple(episodes))
 
     def _episode(
@@ -284,6 +293,25 @@ class AnytimeEnvironment(EnvironmentClass):
             splits=np.array(splits, np.int32),
             verdicts=np.array(verdicts, np.int8),
             thoughts=tuple(records),
+        )
+
+    def _unfinished(self, episode: Episode, thought: Completion) -> Episode:
+        """Return the episode of a thought without answers: it is wrong, or its tokens are masked.
+
+        The thought itself stands for the answers.
+        """
+        records: tuple[ThoughtRecord, ...] = ()
+        if self.count_reflections is not None:
+            kept = self.sampler.reasoning(thought).tolist()
+            records = (ThoughtRecord(len(kept), self.count_reflections(kept)),) * self.answers
+        return replace(
+            episode,
+            scores=np.zeros(self.answers, np.float32),
+            answer_segments=np.full(self.answers, THOUGHT, np.int32),
+            splits=np.zeros(self.answers, np.int32),
+            verdicts=np.full(self.answers, Verdict.WRONG, np.int8),
+            thoughts=records,
+            masked=self.truncation == "mask",
         )
 
 

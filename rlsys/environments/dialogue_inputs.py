@@ -57,7 +57,7 @@ def dialogue_inputs(
             "are not answered"
         )
     return Inputs(
-        train=training_episodes(config.seed, config.steps * config.batch.problems),
+        train=training_episodes(config.seed, config.steps * config.batch.most_sampled),
         evaluation=evaluation_episodes(config.evaluation.problems),
         longest_sequence=length,
         canary=tuple(prompts[: config.sync.canary_prompts]),

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 ENVIRONMENT: Final = "environment actor "
 """With its index, the name of an environment actor."""
+GRADING: Final = "grading actor "
+"""With its index, the name of a grading actor."""
 SERVICE_RESTARTS: Final = 10
 """How often an environment or grading actor is started again."""
 SERVICE_RETRIES: Final = 3
@@ -58,6 +60,11 @@ class Processes(NamedTuple):
     """Ray options of the learner's ranks, as they are now."""
     rank_bundles: list[Bundle]
     """What each rank has reserved; empty if the learner cannot move to other nodes."""
+
+    @property
+    def graders(self) -> list[ActorHandle]:
+        """The grading actors."""
+        return [actor for name, actor in self.services.items() if name.startswith(GRADING)]
 
     @property
     def actors(self) -> dict[str, ActorHandle]:
@@ -199,7 +206,7 @@ def _runner(
         for options in placement.services[:first_grader]
     ]
     services = {f"{ENVIRONMENT}{i}": actor for i, actor in enumerate(environments)}
-    services |= {f"grading actor {i}": actor for i, actor in enumerate(graders)}
+    services |= {f"{GRADING}{i}": actor for i, actor in enumerate(graders)}
     return RayRunner(environments, engines, moved), services
 
 

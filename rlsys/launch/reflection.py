@@ -181,7 +181,7 @@ def _labelled(place: Workspace, *, held_out: bool, show: Print) -> Labelling:
         samples, cut_share = config.measure.samples, 0.0
     place.claim()
     thoughts = Journal(folder / "thoughts.jsonl")
-    problems = place.problems(held_out=held_out)
+    problems = place.problems(held_out=held_out, tell=show)
     missing = [p for p in problems if thought_id(p, samples - 1) not in thoughts]
     if missing:
         show(f"sampling {len(missing) * samples:,} thoughts; {len(thoughts):,} are in the file")

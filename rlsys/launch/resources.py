@@ -272,8 +272,11 @@ def check_resources(config: Wanted, nodes: Sequence[Mapping[str, float]]) -> Non
 
 
 def starts_local_ray() -> bool:
-    """Return True if a run starts a Ray of its own, and False if it joins a cluster."""
-    return os.environ.get("RAY_ADDRESS", "local") == "local"
+    """Return True if a run starts a Ray of its own, and False if it joins a cluster.
+
+    A blank RAY_ADDRESS counts as none: scripts often set it to a variable that has no value.
+    """
+    return os.environ.get("RAY_ADDRESS", "").strip() in ("", "local")
 
 
 def check_local_gpus(config: Wanted) -> None:

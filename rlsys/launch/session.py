@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import ray
 
 from rlsys.config import RunConfig, SftConfig
-from rlsys.errors import RlsysError
+from rlsys.errors import ResourceError, RlsysError
 from rlsys.launch.local_ray import closed_to_others
+from rlsys.launch.machine import check_machine
 from rlsys.launch.resources import Wanted, bundles, check_resources, starts_local_ray
 from rlsys.launch.worker import RUN_MARK, prepare_worker
 from rlsys.signals import (
@@ -38,8 +39,10 @@ def ray_session(config: Wanted) -> Iterator[None]:
     For every other use, what is there now must suffice.
 
     Raises:
-        ResourceError: one of the bundles fits on no node.
+        ResourceError: this machine or RAY_ADDRESS does not suit a run (rlsys.launch.machine), the
+            cluster refuses the connection, or one of the bundles fits on no node.
     """
+    check_machine()
     local = starts_local_ray()
     with closed_to_others() if local else nullcontext():
         _connect(config)
@@ -66,9 +69,22 @@ def _connect(config: Wanted) -> None:
             with children_in_own_session():
                 ray.init(address="local", num_cpus=cpus, include_dashboard=False, **options)
         else:
-            ray.init(**options)
+            _join(options)
     except SystemExit:  # what Ray's handler for SIGTERM raises
         raise KeyboardInterrupt from None
+
+
+def _join(options: dict[str, Any]) -> None:
+    """Connect to the cluster at RAY_ADDRESS. Raises ResourceError."""
+    try:
+        ray.init(**options)
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ResourceError(
+            f"the cluster at RAY_ADDRESS {os.environ['RAY_ADDRESS']!r} refuses this run "
+            f"({reason}); use the versions of Python and Ray that it has, give its token in "
+            "RAY_AUTH_TOKEN if it wants one, or unset RAY_ADDRESS to run on this machine alone"
+        ) from None
 
 
 def run(main: Coroutine[object, object, T]) -> T:

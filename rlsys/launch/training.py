@@ -13,11 +13,13 @@ from rlsys.data.problems import TaskStream
 from rlsys.environments.base import Inputs
 from rlsys.errors import LearnerDied, RlsysError
 from rlsys.grading.compare import self_test
+from rlsys.launch.audit import GradingAudit
 from rlsys.launch.gauges import GaugedReporter
 from rlsys.launch.inputs import check_inputs
 from rlsys.launch.investigation import investigate
 from rlsys.launch.leaving import Followed
 from rlsys.launch.placement import reserve_elsewhere
+from rlsys.launch.preflight import check_shared_memory
 from rlsys.launch.processes import (
     Processes,
     environment_indices,
@@ -54,6 +56,7 @@ def train(
         False if SIGTERM or Ctrl-C ended the run early; what was finished is in its checkpoint.
     """
     inputs = _checked(config, reporter)
+    check_shared_memory(config)
     if resumed is not None:
         check_layout(config, resumed, reporter.message)
     with ray_session(config):
@@ -149,6 +152,7 @@ class _Run:
     """Filled with every actor of the run by name, for the watchdog."""
     supervisor: EngineSupervisor = field(init=False)
     followed: Followed = field(init=False)
+    audit: GradingAudit = field(init=False)
 
     def __post_init__(self) -> None:
         processes = self.processes
@@ -167,6 +171,7 @@ class _Run:
             tell=self.reporter.message,
             moved=self.progress.moved,
         )
+        self.audit = GradingAudit([actor.counts.remote for actor in processes.graders])
         self.progress.give_up = self.processes.learner.give_up
 
     async def to_the_end(self, resumed: Checkpoint | None) -> bool:
@@ -210,9 +215,9 @@ class _Run:
 
     async def _train_from(self, resumed: Checkpoint | None) -> bool:
         config, inputs, reporter, stop = self.config, self.inputs, self.reporter, self.stop
-        start, finished = 0, {}
+        start, first_group, finished = 0, 0, {}
         if resumed is not None:
-            start = resumed.step
+            start, first_group = resumed.step, resumed.next_group(config.batch.problems)
             with self.progress.waiting_for("the learner to load its checkpoint"):
                 await self.processes.learner.load(resumed.learner)
             finished = stored_groups(resumed.groups())
@@ -227,7 +232,13 @@ class _Run:
             problems = TaskStream(inputs.train, seed=config.seed, shuffle=config.data.shuffle)
             unmark_finished(config.run_dir)
             step = await run_loop(
-                config, parts, problems, inputs.evaluation, start=start, finished=finished
+                config,
+                parts,
+                problems,
+                inputs.evaluation,
+                start=start,
+                first_group=first_group,
+                finished=finished,
             )
             await self._evaluate(parts, step)
             watching.cancel()
@@ -263,15 +274,16 @@ class _Run:
             stop=self.stop,
             progress=self.progress,
             departure=self.followed.departure,
-            faults=self._faults,
+            extra_metrics=self._extra_metrics,
         )
         return parts, weights
 
-    async def _faults(self) -> dict[str, float]:
-        """Metrics of a run in which an engine died; none in any other."""
+    async def _extra_metrics(self) -> dict[str, float]:
+        """Metrics of a run whose grading is audited, and of one in which an engine died."""
+        audited = await self.audit.metrics() if self.config.grading.audit_share else {}
         if not self.supervisor.restarts:
-            return {}
-        return {
+            return audited
+        return audited | {
             "engines/alive": float(self.supervisor.alive),
             "engines/restarts": float(self.supervisor.restarts),
             "requests/rerouted": float(await self.processes.runner.rerouted()),

@@ -2,7 +2,7 @@
 
     step-40/learner/         the learner's own files
             groups.msgpack   finished groups that were not trained yet (rlsys.training.group_codec)
-            state.json       format, step, and name, size and SHA-256 of all other files
+            state.json       format, step, next group, and name, size and SHA-256 of all other files
 
 Format 1 has groups.pkl instead of groups.msgpack, and no hashes. It is still read.
 """
@@ -52,6 +52,9 @@ class State(msgspec.Struct, frozen=True):
     step: int
     files: tuple[StoredFile, ...] = ()
     """Every file but state.json; empty in format 1."""
+    next_group: int | None = None
+    """First group, in admission order, that no step has taken. None in checkpoints of versions that
+    took the same number of groups in every step."""
 
 
 class _Format(msgspec.Struct):
@@ -62,9 +65,9 @@ class Damage(Exception):
     """A checkpoint is not what was written; the text names the file and what is wrong with it."""
 
 
-def seal(folder: Path, step: int) -> None:
+def seal(folder: Path, step: int, next_group: int) -> None:
     """Hash all files below `folder`, write state.json, and flush everything to the disk."""
-    state = State(FORMAT, step, tuple(_hashed(folder, _names(folder))))
+    state = State(FORMAT, step, tuple(_hashed(folder, _names(folder))), next_group)
     text = msgspec.json.format(msgspec.json.encode(state), indent=1).decode()
     replace_file(folder / STATE, text)
     sync_tree(folder)

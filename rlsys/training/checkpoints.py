@@ -26,6 +26,7 @@ from rlsys.training.checkpoint_files import (
     Damage,
     check_sizes,
     read_groups,
+    read_state,
     seal,
     verify,
 )
@@ -56,6 +57,14 @@ class Checkpoint(NamedTuple):
         """Return the groups that were finished and not trained; raises CheckpointError."""
         return read_groups(self.folder)
 
+    def next_group(self, per_step: int) -> int:
+        """Return the first group, in admission order, that no step has taken.
+
+        `per_step` is the number of groups per step, for checkpoints that do not name the group.
+        """
+        stored = read_state(self.folder).next_group
+        return self.step * per_step if stored is None else stored
+
 
 class CheckpointStore:
     """Saves, finds and prunes the checkpoints of one run directory."""
@@ -77,9 +86,16 @@ class CheckpointStore:
         self._copy = copy
 
     async def save(
-        self, step: int, learner: Learner, finished: Mapping[int, FinishedGroup]
+        self,
+        step: int,
+        learner: Learner,
+        finished: Mapping[int, FinishedGroup],
+        next_group: int,
     ) -> None:
         """Write the checkpoint after `step` steps and delete those beyond the newest `keep`.
+
+        `finished` are the groups that wait for a later step, `next_group` is the first group that
+        no step has taken.
 
         Raises:
             CheckpointError: the disk has too little space; nothing of the save is left then.
@@ -100,7 +116,7 @@ class CheckpointStore:
                 ]
                 # In a thread: hashing and flushing take minutes for a large model, and rollouts go
                 # on.
-                await asyncio.to_thread(_finish, partial, step, groups)
+                await asyncio.to_thread(_finish, partial, step, groups, next_group)
         except BaseException as error:
             full = disk_full(error) or missing_bytes(self._folder, FULL_BYTES) > 0
             _remove(partial)
@@ -215,9 +231,9 @@ def whole_steps(folder: Path) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
-def _finish(partial: Path, step: int, groups: list[StoredGroup]) -> None:
+def _finish(partial: Path, step: int, groups: list[StoredGroup], next_group: int) -> None:
     (partial / GROUPS).write_bytes(encode_groups(groups))
-    seal(partial, step)
+    seal(partial, step, next_group)
 
 
 def _new_folder(parent: Path, name: str) -> Path:

@@ -106,7 +106,7 @@ def _no_signal() -> _Rule:
         lambda mean, _: mean < LEAST_SIGNAL,
         f"only {{mean:.0%}} of the groups had both right and wrong answers in the last "
         f"{STEPS} steps, and the others train nothing; choose problems that the model "
-        "solves now and then, or raise batch.group_size",
+        "solves now and then, raise batch.group_size, or set batch.dynamic_sampling",
     )
 
 

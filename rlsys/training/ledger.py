@@ -1,18 +1,20 @@
 """The ledger: what became of every group that a run admitted.
 
     trained     its tokens entered the optimizer step(s) of one training step
-    dropped     its training step came, but none of its tokens entered an optimizer step
+    dropped     its training step came, but none of its tokens entered an optimizer step; with
+                dynamic sampling, the step skipped it because it had no signal
     in flight   admitted, and its training step has not come: still sampled, or it waits
 
-Groups are numbered in admission order from 0, and group i belongs to training step i // P + 1 for P
-groups per step. So a run lost nothing if every number up to the last one has exactly one fate. A
-group that is too old is in no fate of its own: it would end the run (rlsys.training.loop).
+Groups are numbered in admission order from 0, and training steps take them in this order: group i
+belongs to step i // P + 1 for P groups per step. With dynamic sampling a step takes the groups that
+it drops in addition to P. So a run lost nothing if every number up to the last one has exactly one
+fate. A group that is too old is in no fate of its own: it would end the run (rlsys.training.loop).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import msgspec
@@ -23,6 +25,7 @@ from rlsys.types import GroupReport
 LOST = "all episodes were lost"
 NO_TOKENS = "no token of it is trained"
 NOT_FINITE = "loss or gradient was not finite"
+NO_SIGNAL = "no signal"
 
 LENGTHS = ("thought/length", "response/length")
 """Metrics of a report that say how long its episodes are, the preferred one first."""
@@ -72,7 +75,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group_fates(
-    reports: Sequence[GroupReport], *, step: int, applied: bool, admitted: int
+    reports: Sequence[GroupReport],
+    *,
+    step: int,
+    applied: bool,
+    admitted: int,
+    without_signal: Collection[int] = (),
 ) -> list[GroupFate]:
     """Return the ledger's lines of the groups that training step `step` took.
 
@@ -82,11 +90,14 @@ def group_fates(
         applied: False if all optimizer steps of the training step were skipped. If only some were,
             their groups count as trained: the learner mixes episodes of all groups.
         admitted: groups that the run has admitted so far.
+        without_signal: groups that dynamic sampling dropped, by place in the admission order.
     """
     fates = []
     for report in reports:
         tokens = sum(trained for _, trained in report.sizes)
         reason = _reason(report, tokens, applied)
+        if reason in (None, NOT_FINITE) and report.index in without_signal:
+            reason = NO_SIGNAL
         fates.append(
             GroupFate(
                 step=step,

@@ -5,7 +5,8 @@
               batch -> learner.step -> publish weights v+1 -> release -> report, evaluate, save
 
 A synchronous run is the same loop with `max_staleness: 0`. The policy version is the number of
-finished training steps, so group i is trained at version i // problems per step.
+finished training steps. Without dynamic sampling, group i is trained at version i // problems per
+step.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import TypeVar
 from rlsys.config import RunConfig
 from rlsys.data.problems import TaskStream
 from rlsys.errors import LearnerDied, TrainingError
-from rlsys.training.buffer import GroupBuffer
+from rlsys.training.baseline_metrics import baseline_metrics
+from rlsys.training.buffer import GroupBuffer, StepGroups
 from rlsys.training.checkpoints import CheckpointStore
 from rlsys.training.evaluation import evaluate_policy
 from rlsys.training.health import Health
@@ -93,8 +95,8 @@ class Parts:
     progress: Progress = field(default_factory=Progress)
     departure: Callable[[], Departure | None] = lambda: None
     """Returns why the learner should leave its nodes, None if it need not."""
-    faults: Callable[[], Awaitable[Mapping[str, float]]] | None = None
-    """Returns metrics about engines that died; empty if none did."""
+    extra_metrics: Callable[[], Awaitable[Mapping[str, float]]] | None = None
+    """Returns further metrics of the step: audited grading, engines that died."""
 
 
 async def train(
@@ -104,17 +106,28 @@ async def train(
     held_out: Sequence[Task],
     *,
     start: int,
+    first_group: int,
     finished: Mapping[int, FinishedGroup],
 ) -> int:
     """Train from step `start` to config.steps and return the last finished step.
 
-    `finished` are groups that were rolled out before a restart, by ticket. They are trained and not
-    rolled out again.
+    Args:
+        config: configuration of the run.
+        parts: what the loop drives.
+        problems: the problem of every group, by ticket.
+        held_out: problems of the evaluation.
+        start: training steps that are finished.
+        first_group: ticket of the first group that these steps did not take.
+        finished: groups that were rolled out before a restart, by ticket. They are trained and not
+            rolled out again.
     """
-    per_step = config.batch.problems
-    # With staleness S, groups for S further steps may be rolled out while one step is trained. The
-    # buffer's module docstring shows why this capacity enforces the bound.
-    buffer = GroupBuffer((config.rollout.max_staleness + 1) * per_step, start * per_step)
+    batch = config.batch
+    buffer = GroupBuffer(
+        batch.problems,
+        config.rollout.max_staleness,
+        start=first_group,
+        most_dropped=batch.most_sampled - batch.problems,
+    )
     step, saves = start, _Saves(config, parts, buffer, start)
     health = Health(config)
     async with asyncio.TaskGroup() as tasks:
@@ -122,17 +135,17 @@ async def train(
         while step < config.steps:
             watch = Stopwatch()
             with parts.progress.waiting_for(f"the groups of training step {step + 1}"):
-                groups = await unless_stopped(parts.stop, buffer.take(per_step))
+                groups = await unless_stopped(parts.stop, buffer.take())
             if groups is None:
                 break
             watch.lap("generation")
-            _check_staleness(groups, step, config.rollout.max_staleness)
-            trained, gap = await _train_and_publish(parts, step, groups, watch)
+            _check_staleness(groups.kept, step, config.rollout.max_staleness)
+            trained, gap = await _train_and_publish(parts, step, groups.kept, watch)
             # Release only after the new weights are live. A group that is admitted earlier would
             # be sampled by older weights than the staleness bound allows.
-            await buffer.release(per_step)
+            await buffer.release()
             step += 1
-            await _report(parts, health, step, groups, trained, watch, gap, buffer)
+            await _report(config, parts, health, step, groups, trained, watch, gap, buffer)
             if _due(step, config.evaluation.every, config.steps):
                 evaluation = evaluate_policy(parts.runner, held_out, parts.reporter, step)
                 with parts.progress.waiting_for(f"the evaluation after step {step}"):
@@ -207,7 +220,7 @@ class _Saves:
         async with self._parts.weights.learner_busy():
             with self._parts.progress.waiting_for(f"the checkpoint after step {step}"):
                 await self._parts.checkpoints.save(
-                    step, self._parts.learner, self._buffer.finished()
+                    step, self._parts.learner, self._buffer.finished(), self._buffer.next
                 )
         self._saved, self._due = step, False
 
@@ -248,20 +261,27 @@ def _check_staleness(groups: Sequence[FinishedGroup], version: int, bound: int) 
 
 
 async def _report(
+    config: RunConfig,
     parts: Parts,
     health: Health,
     step: int,
-    groups: Sequence[FinishedGroup],
+    groups: StepGroups,
     trained: Mapping[str, float],
     watch: Stopwatch,
     gap: float,
     buffer: GroupBuffer,
 ) -> None:
-    reports = [g.report for g in groups]
+    # Dropped groups count in scores and shares too: the metrics describe the policy on the problems
+    # of the data, and not only on those that happen to give a signal.
+    reports = [g.report for g in groups.all]
     applied = LOSS in trained
-    fates = group_fates(reports, step=step, applied=applied, admitted=buffer.admitted)
+    dropped = {g.report.index for g in groups.dropped}
+    fates = group_fates(
+        reports, step=step, applied=applied, admitted=buffer.admitted, without_signal=dropped
+    )
     parts.reporter.fates(fates)
     metrics = step_metrics(reports, version=step - 1)
+    metrics |= baseline_metrics(reports, config)
     metrics |= fate_metrics(fates)
     metrics |= trained
     metrics |= {f"time/{name}": seconds for name, seconds in watch.laps.items()}
@@ -271,8 +291,8 @@ async def _report(
     # Divided by the time of the whole step, because generation continues while the learner trains.
     metrics["tokens_per_s/generation"] = sampled / watch.total
     metrics["prefix_cache/share"] = await parts.runner.cached_share()
-    if parts.faults is not None:
-        metrics |= await parts.faults()
+    if parts.extra_metrics is not None:
+        metrics |= await parts.extra_metrics()
     warnings = health.warnings(metrics)
     parts.reporter.step(step, metrics | health.standing)
     parts.reporter.episodes(step, [reports[0].example])

@@ -60,22 +60,32 @@ def check_writable(run_dir: Path) -> None:
 
     Raises RunFolderError.
     """
-    place = run_dir
+    within = [run_dir / name for name in (CHECKPOINTS, SAMPLES, TENSORBOARD)]
+    for folder in [run_dir, *filter(os.path.lexists, within)]:
+        if reason := cannot_write(folder):
+            raise RunFolderError(
+                f"run_dir {str(run_dir)!r} cannot be written ({reason}); give a run_dir in a "
+                "folder that you may write to, on a disk with free space"
+            )
+
+
+def cannot_write(folder: Path) -> str | None:
+    """Return why nothing can be written to `folder`, or to its nearest parent if it is not there.
+
+    Makes no folder. A file is written because permissions alone do not tell: a disk may be full or
+    read-only.
+    """
+    place = folder.absolute()
     try:
         while not os.path.lexists(place):
             place = place.parent
-        within = [run_dir / name for name in (CHECKPOINTS, SAMPLES, TENSORBOARD)]
-        places = [place, *filter(os.path.lexists, within)]
-        for place in places:
-            if not place.is_dir():
-                raise NotADirectoryError("it is no folder")
-            with tempfile.TemporaryFile(dir=place) as file:
-                file.write(b"rlsys")
+        if not place.is_dir():
+            return f"{place} is no folder"
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"rlsys")
     except OSError as error:
-        raise RunFolderError(
-            f"run_dir {str(run_dir)!r} cannot be written ({place}: {error.strerror or error}); "
-            "give a run_dir in a folder that you may write to, on a disk with free space"
-        ) from error
+        return f"{place}: {error.strerror or error}"
+    return None
 
 
 def mark_finished(run_dir: Path, step: int) -> None:

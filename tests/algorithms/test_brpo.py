@@ -10,6 +10,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from rlsys.algorithms.brpo import (
     answer_advantages,
+    baseline_quality,
+    baselines,
     budget_coefficients,
     group_baseline,
     prior,
@@ -318,3 +320,33 @@ def test_scores_must_fit_the_prior() -> None:
 def test_unknown_answer_method() -> None:
     with pytest.raises(ValueError, match="answer method 'rloo' is unknown; use 'brpo' or 'grpo'"):
         answer_advantages([[0.0]], [[0]], 1, method="rloo")
+
+
+def test_how_well_the_baselines_predict_the_return() -> None:
+    """Two groups of two thoughts under two budgets, worked by hand.
+
+    Slot 0: R = 0, 1, .5, 1 and V2 = .5, .5, .75, .75, so Var[R] = 11/64 and Var[V2] = 1/64.
+    Slot 1: R = 0, .5, .5, .5, V1 = 0, .5, 0, .5 and V2 = .25, .25, .5, .5. V is their mean there.
+    """
+    groups = [baselines(scores, [0.5, 0.5]) for scores in ([[0, 0], [1, 1]], [[0, 1], [1, 1]])]
+    quality = baseline_quality(groups, [np.ones((2, 2))] * 2)
+    expected: dict[str, tuple[list[float], list[float]]] = {
+        "v1": ([0, 1 / np.sqrt(3)], [1, 1]),
+        "v2": ([1 / np.sqrt(11), 1 / np.sqrt(3)], [10 / 11, 2 / 3]),
+        "v": ([1 / np.sqrt(11), np.sqrt(0.6)], [10 / 11, 5 / 12]),
+    }
+    assert list(quality) == list(expected)
+    for name, (correlation_M, variance_M) in expected.items():
+        assert_allclose(quality[name].correlation, correlation_M, atol=1e-12, err_msg=name)
+        assert_allclose(quality[name].variance, variance_M, atol=1e-12, err_msg=name)
+
+
+def test_slots_without_tokens_or_variance_have_no_quality() -> None:
+    groups = [baselines(scores, [0.5, 0.5]) for scores in ([[0, 0], [1, 1]], [[0, 1], [1, 1]])]
+    # Without the first thought, all returns in slot 1 are .5.
+    quality = baseline_quality(groups, [[[1, 0], [1, 1]], [[1, 1], [1, 1]]])
+    assert_allclose(quality["v"].variance, [10 / 11, np.nan])
+    assert_allclose(quality["v1"].correlation, [0, np.nan])
+    # Only one thought reaches slot 1.
+    quality = baseline_quality(groups, [[[1, 0], [1, 1]], [[1, 0], [1, 0]]])
+    assert_allclose(quality["v2"].correlation, [1 / np.sqrt(11), np.nan])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from learner.batch import advantage_squares
+from learner.batch import advantage_sums
 from learner.plan import OptimizerStep, RankPlan
 from rlsys.algorithms.dler import group_advantages, truncated_rewards
 from rlsys.algorithms.loss import advantage_scale
@@ -91,11 +91,11 @@ def sample(advantages: list[float], rows: list[int] | None = None) -> Sample:
 def test_an_episode_counts_once_however_long_it_is() -> None:
     groups = [(sample([2.0]), sample([1.0] * 9)), (sample([]), sample([1.0, 3.0], rows=[2, 1]))]
 
-    def share(*rows: tuple[tuple[int, int], ...]) -> tuple[float, int]:
+    def share(*rows: tuple[tuple[int, int], ...]) -> tuple[float, float, int]:
         step = OptimizerStep(rows=rows, episodes=4, trained_tokens=13)
-        return advantage_squares(RankPlan(groups=(0, 1), row_tokens=64, steps=(step,)), groups)
+        return advantage_sums(RankPlan(groups=(0, 1), row_tokens=64, steps=(step,)), groups)
 
     # The empty episode is not counted; the token of two rows counts twice: (2 * 1 + 9) / 3.
-    assert share(((0, 0), (0, 1)), ((1, 0), (1, 1))) == (4 + 1 + 11 / 3, 3)
-    assert share(((0, 0),), ()) == (4, 1)
-    assert share(((1, 0),)) == (0, 0)
+    assert share(((0, 0), (0, 1)), ((1, 0), (1, 1))) == (2 + 1 + 5 / 3, 4 + 1 + 11 / 3, 3)
+    assert share(((0, 0),), ()) == (2, 4, 1)
+    assert share(((1, 0),)) == (0, 0, 0)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -12,12 +13,16 @@ from sample_parts import advantages_of
 
 from rlsys.algorithms.brpo import truncation_plan
 from rlsys.algorithms.samples import build_samples
+from rlsys.algorithms.tree_samples import has_signal
 from rlsys.config import (
     AnytimeConfig,
     BrpoConfig,
     DdcaConfig,
     DlerConfig,
     GrpoConfig,
+    LcpoConfig,
+    OverlongConfig,
+    ReinforceConfig,
     RunConfig,
     SgrpoConfig,
 )
@@ -184,10 +189,11 @@ def test_answers_may_hang_off_the_thought_itself() -> None:
         ("none", [2 / 3, -1 / 3, -1 / 3]),
         ("std", [1.154501, -0.57725, -0.57725]),
         ("leave_one_out", [1, -0.5, -0.5]),
+        ("mean", [2, -1, -1]),
     ],
 )
 def test_grpo_has_one_advantage_per_episode(
-    scale: Literal["none", "std", "leave_one_out"], expected_G: list[float]
+    scale: Literal["none", "std", "leave_one_out", "mean"], expected_G: list[float]
 ) -> None:
     group = group_of(
         rolled_out(5, True, (8,), [1]),
@@ -212,6 +218,12 @@ def test_grpo_has_one_advantage_per_episode(
         (DdcaConfig(beta=0.0), [0.577349, 0.577349, 0.577349, -1.732047]),
         (DdcaConfig(beta=1.0), [0.604732, 0.360287, 0.767028, -1.732047]),
         (DlerConfig(length_limit=8), [0.5, -0.5, 0.5, -0.5]),
+        # Penalties 0.5, 1, 0 and 1 leave rewards 0.5, 0, 1 and -1.
+        (GrpoConfig(overlong=OverlongConfig(limit=8, buffer=4)), [0.375, -0.125, 0.875, -1.125]),
+        # Distances 1, 4, 1 and 4.
+        (LcpoConfig(target_length=5, alpha=0.1, scale="none"), [0.4, 0.1, 0.4, -0.9]),
+        (ReinforceConfig(), [1, 1, 1, 0]),
+        (ReinforceConfig(baseline="group"), [0.25, 0.25, 0.25, -0.75]),
         (DlerConfig(length_limit=5), [-0.25, -0.25, 0.75, -0.25]),
     ],
 )
@@ -301,3 +313,25 @@ def test_every_thought_token_belongs_to_its_slot(
             slot = next(s for s, budget in enumerate(budgets) if token < budget)
             assert_allclose(advantage, score_M[slot:].sum() / len(budgets), atol=1e-6)
         assert sample.num_trained == episode.sampled_tokens()
+
+
+def test_a_masked_episode_counts_in_the_baseline_and_is_not_trained() -> None:
+    group = group_of(
+        rolled_out(5, True, (8,), [1]),
+        replace(rolled_out(8, False, (8,), [0]), masked=True),
+        rolled_out(8, True, (8,), [0]),
+    )
+    first, masked, last = build_samples(group, run_config((8,), 1, GrpoConfig()))
+    assert masked.num_trained == 0
+    assert_allclose(advantages_of(first, 1), np.full(5, 2 / 3), atol=1e-6)
+    assert_allclose(advantages_of(last, 1), np.full(8, -1 / 3), atol=1e-6)
+    assert has_signal((first, masked))
+    assert not has_signal((masked,))
+
+
+def test_a_group_of_equal_scores_has_no_signal() -> None:
+    equal = group_of(rolled_out(5, True, (8,), [1]), rolled_out(8, True, (8,), [1]))
+    assert not has_signal(build_samples(equal, run_config((8,), 1, GrpoConfig(scale="std"))))
+    # BRPO compares the budgets of one thought, so it has a signal where GRPO has none.
+    brpo = run_config((2, 4, 6, 8), 2, BrpoConfig(mode="v1only"))
+    assert has_signal(build_samples(early_finish(), brpo))

@@ -66,6 +66,25 @@ def refusal(*words: object) -> str:
     return line
 
 
+def test_without_arguments_the_first_three_commands_are_shown() -> None:
+    result = run_cli.invoke(app, [])
+    assert result.exit_code == 0
+    commands = [line.split("  ")[1] for line in result.stdout.splitlines() if line[:2] == "  "]
+    assert commands == ["rlsys doctor", "rlsys train demo --dry-run", "rlsys train demo"]
+
+
+def test_a_shipped_configuration_has_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = run_cli.invoke(app, ["config", "show", "demo", "steps=7"])
+    tree = yaml.safe_load(shown.stdout)
+    assert [tree["name"], tree["steps"]] == ["demo", 7]
+    Path("demo").write_text("name: mine\n")
+    assert "name: mine" in run_cli.invoke(app, ["config", "show", "demo"]).stdout
+    assert "write grpo for the configuration" in refusal("config", "show", "configs/grpo.yaml")
+
+
 BAD_WORDS = {
     "unknown key": ("batch.groupsize=4", "unknown key 'batch.groupsize' on the command line"),
     "nearest key": ("batch.groupsize=4", "did you mean 'batch.group_size'?"),

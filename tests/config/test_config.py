@@ -140,7 +140,7 @@ def test_a_refusal_names_the_value_the_place_and_the_remedy(tmp_path: Path) -> N
         ),
         (
             {"algorithm": {"method": "brpoo"}},
-            ["algorithm.method is 'brpoo'", "'dler', 'grpo', 'rea'", "did you mean 'brpo'"],
+            ["algorithm.method is 'brpoo'", "'dler', 'grpo', 'lcpo', 'rea'", "did you mean 'brpo'"],
         ),
         (
             {"data": {"train": {"source": "file"}}},
@@ -208,7 +208,7 @@ def test_words_that_are_no_overrides(tmp_path: Path) -> None:
 def test_files_that_are_no_configuration(tmp_path: Path) -> None:
     assert refusal(tmp_path / "run.yaml") == (
         "cannot read the configuration run.yaml: No such file or directory; "
-        "give the path of a YAML file"
+        "give the path of a YAML file, or a name that ships with rlsys, for instance demo"
     )
     assert refusal(write(tmp_path, "steps: 3\nname: [a\nseed: 1\n")).startswith(
         "run.yaml is not valid YAML: line 3:"

@@ -15,7 +15,7 @@ from rlsys.config import ArithmeticData, FileData, HubData, SupervisedFile
 from rlsys.data.problems import TaskStream, load_problems, read_rows
 from rlsys.errors import DataError
 from rlsys.grading.compare import is_correct
-from rlsys.types import Problem
+from rlsys.types import GOLD_SEPARATOR, Problem
 
 REAL_DATA = Path(os.environ.get("RLSYS_TEST_DATA", "no folder"))
 needs_real_data = pytest.mark.skipif(
@@ -150,6 +150,31 @@ def test_window_past_the_end_and_repeated_ids_are_refused(tmp_path: Path) -> Non
         load_problems(FileData(path=(path, path), id_column="key"))
     with pytest.raises(DataError, match=r"line 3: difficulty None in column 'level'"):
         load_problems(FileData(path=(path,), difficulty_column="level"))
+
+
+def test_a_gold_has_its_own_tolerance(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"problem": "1", "answer": "4.2", "error": "1e-1"},
+        {"problem": "2", "answer": ["4.2", "9"], "error": 0.05},
+        {"problem": "3", "answer": "1, 2", "error": "1e-1, 1e-2"},
+        {"problem": "4", "answer": "4.2", "error": None},
+        {"problem": "5", "answer": "4.2", "error": ""},
+    ]
+    path = jsonl(tmp_path / "olympiad.jsonl", rows)
+    source = FileData(path=(str(path),), tolerance_column="error")
+    golds = [problem.answer for problem in load_problems(source)]
+    assert [gold.split(GOLD_SEPARATOR)[1:] for gold in golds] == [
+        *(["tolerance:1/10"], ["9", "tolerance:1/20"], ["tolerance:1/100"], [], []),
+    ]
+    for gold, near, far in zip(golds[:2], ("4.3", "4.24"), ("4.31", "4.26"), strict=True):
+        assert is_correct(rf"\boxed{{{near}}}", gold)
+        assert not is_correct(rf"\boxed{{{far}}}", gold)
+    for bad in ("about 1", "-0.1", "1/0", True):
+        jsonl(path, [{**rows[0], "error": bad}])
+        with pytest.raises(DataError, match=r"line 1: tolerance .* in column 'error' must be"):
+            load_problems(source)
+    with pytest.raises(DataError, match="no column 'precision'"):
+        load_problems(source.model_copy(update={"tolerance_column": "precision"}))
 
 
 def test_hub_data_from_a_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

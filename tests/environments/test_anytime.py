@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
+import pytest
 from scripted import (
     CLOSING,
     END,
@@ -34,6 +35,8 @@ def rollout(
     *,
     answers: int = 2,
     grader: RightIfItSaysSo | None = None,
+    budgets: tuple[int, ...] = (2, 4, 6),
+    truncation: Literal["close", "zero", "mask"] = "close",
 ) -> tuple[Group, ScriptedGenerator, RightIfItSaysSo, AnytimeEnvironment]:
     generator = ScriptedGenerator(thoughts, lambda _: answer)
     grader = grader or RightIfItSaysSo()
@@ -42,11 +45,12 @@ def rollout(
             think=THINK, decode=decode, temperature=1.0, generator=generator, grader=grader
         ),
         renderer=FixedPrompt(),  # type: ignore[arg-type]
-        budgets=(2, 4, 6),
+        budgets=budgets,
         answers=answers,
         answer_tokens=5,
         group_size=len(thoughts),
         seed=7,
+        truncation=truncation,
     )
     group = asyncio.run(environment.rollout(9, PROBLEM))
     return group, generator, grader, environment
@@ -162,3 +166,25 @@ def test_the_report_has_the_numbers_and_a_readable_episode() -> None:
         "score": 1.0,
     }
     assert [a["cut"] for a in example["answers"]] == [2, 2, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("truncation", ["zero", "mask"])
+def test_an_unfinished_thought_may_go_without_answers(truncation: Literal["zero", "mask"]) -> None:
+    group, script, grader, environment = rollout(
+        [CLOSED, ENDLESS], RIGHT_ANSWER, budgets=(6,), truncation=truncation
+    )
+    assert [r.token_ids[3:].tolist() for r in script.requests[1:]] == [[20, 21, END, HEADER]]
+    assert len(grader.asked) == 2
+    whole, unfinished = group.episodes
+    assert (whole.scores.tolist(), whole.masked) == ([1, 1], False)
+    assert [s.kind for s in unfinished.segments] == [Kind.PROMPT, Kind.THOUGHT]
+    assert unfinished.scores.tolist() == [0, 0]
+    assert unfinished.answer_segments.tolist() == [THOUGHT, THOUGHT]
+    assert unfinished.masked == (truncation == "mask")
+    assert environment.report(group, ()).scores_G.tolist() == [1, 0]
+
+
+def test_a_group_of_unfinished_thoughts_has_no_answers() -> None:
+    group, script, grader, _ = rollout([ENDLESS] * 2, [], budgets=(6,), truncation="zero")
+    assert (len(script.requests), grader.asked) == (1, [])
+    assert [e.scores.tolist() for e in group.episodes] == [[0, 0], [0, 0]]

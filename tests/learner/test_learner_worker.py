@@ -99,6 +99,39 @@ def test_normalised_advantages_have_no_unit(
     assert "advantage_scale" not in plain
 
 
+def test_whitened_advantages_have_mean_zero(
+    start: Callable[..., LearnerWorker], groups: Groups
+) -> None:
+    loss = LossConfig(constant=16, normalise_advantages="whiten")
+    whitened = train(start(loss=loss), groups)
+    shift, scale = whitened["advantage_shift"], whitened["advantage_scale"]
+    assert shift != 0
+
+    def by_hand(sample: Sample) -> Sample:
+        advantages = (
+            None if a is None else (a - np.float32(shift)) * np.float32(scale)
+            for a in sample.advantages
+        )
+        return dataclasses.replace(sample, advantages=tuple(advantages))
+
+    plain = train(start(), [tuple(map(by_hand, group)) for group in groups])
+    assert plain["loss"] == pytest.approx(whitened["loss"], rel=1e-5)
+    assert plain["grad_norm"] == pytest.approx(whitened["grad_norm"], rel=1e-5)
+
+
+def test_kl_in_the_reward_acts_once_the_policy_has_moved(
+    start: Callable[..., LearnerWorker], groups: Groups
+) -> None:
+    free = start()
+    in_reward = start(loss=LossConfig(constant=16, kl_coefficient=5.0, kl_in="reward"))
+    first = train(free, groups), train(in_reward, groups)
+    assert first[1]["reference_kl_mean"] == pytest.approx(0.0, abs=1e-6)
+    assert first[1]["grad_norm"] == pytest.approx(first[0]["grad_norm"], rel=1e-4)
+    second = train(free, groups), train(in_reward, groups)
+    assert second[1]["reference_kl_mean"] > 1e-6
+    assert second[1]["grad_norm"] != pytest.approx(second[0]["grad_norm"], rel=1e-3)
+
+
 def test_learning_rate_zero_changes_nothing(
     start: Callable[..., LearnerWorker], groups: Groups
 ) -> None:

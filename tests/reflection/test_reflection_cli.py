@@ -120,6 +120,23 @@ def test_rows_want_labels_first(config: Callable[..., Path]) -> None:
     )
 
 
+def test_problems_that_are_left_out_are_counted(
+    config: Callable[..., Path], tmp_path: Path
+) -> None:
+    rows = [("1+1=", "2"), ("1+2=", None), ("1+" * 300 + "1=", "301"), ("1+3=", "4")]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"problem": p, "answer": a}) + "\n" for p, a in rows))
+    train = {"source": "file", "path": str(file), "skip_unanswered": True}
+    loaded = load_config(config(data={"train": train}), [], ReflectionConfig)
+    told: list[str] = []
+    problems = Workspace.load(loaded, 512).problems(held_out=False, tell=told.append)
+    assert [problem.text for problem in problems] == ["1+1=", "1+3="]
+    assert [line.split(" because ")[0] for line in told] == [
+        "data.train: 1 rows are skipped",
+        "data.train: 1 problems are dropped",
+    ]
+
+
 @pytest.mark.usefixtures("no_ray")
 def test_a_teacher_that_answers_nothing_in_earnest_is_an_error(
     config: Callable[..., Path], tmp_path: Path

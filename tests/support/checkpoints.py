@@ -56,9 +56,11 @@ def save(
     checkpoints: CheckpointStore,
     step: int,
     finished: dict[int, FinishedGroup] | None = None,
+    next_group: int = 0,
     **learner: Any,
 ) -> None:
-    asyncio.run(checkpoints.save(step, Learner(**learner), finished or {}))  # type: ignore[arg-type]
+    saving = checkpoints.save(step, Learner(**learner), finished or {}, next_group)  # type: ignore[arg-type]
+    asyncio.run(saving)
 
 
 def finished_group(index: int, text: str = "") -> FinishedGroup:

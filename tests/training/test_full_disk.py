@@ -47,7 +47,7 @@ def config_file(tmp_path: Path, small_disk: Path) -> Path:
 
 
 def write_checkpoint(_: Any, checkpoints: CheckpointStore) -> None:
-    asyncio.run(checkpoints.save(2, Learner(size=100_000), {}))  # type: ignore[arg-type]
+    asyncio.run(checkpoints.save(2, Learner(size=100_000), {}, 0))  # type: ignore[arg-type]
 
 
 FATE = GroupFate(
@@ -198,7 +198,8 @@ def test_files_of_the_learner(small_disk: Path, tmp_path: Path) -> None:
             worker.save(folder)
 
     def save_it(step: int) -> None:
-        asyncio.run(store(small_disk / "checkpoints").save(step, Rank(), {}))  # type: ignore[arg-type]
+        saving = store(small_disk / "checkpoints").save(step, Rank(), {}, 0)  # type: ignore[arg-type]
+        asyncio.run(saving)
 
     save_it(1)
     fill(small_disk)

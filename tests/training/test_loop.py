@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,8 @@ class World:
         self.lag = 0
         """How many versions older than the weights a group claims to be."""
         self.fails_at = -1
+        self.without_signal: frozenset[int] = frozenset()
+        """Tickets of groups whose advantages are all 0."""
         self.departures: dict[int, Departure] = {}
         """What the learner's nodes do after a step."""
 
@@ -67,7 +70,7 @@ class World:
         if index == self.fails_at:
             raise EngineError("engine 0 died")
         self.grown[index] = task.id
-        return group(index, version=started_at - self.lag)
+        return group(index, started_at - self.lag, signal=index not in self.without_signal)
 
     async def evaluate_group(self, index: int, task: Task) -> GroupReport:
         self.log.append(f"evaluate {task.id} at version {self.version}")
@@ -120,7 +123,7 @@ class Reporter:
         self._world.log.append(f"report {step}")
 
     def episodes(self, step: int, episodes: list[dict[str, Any]]) -> None:
-        assert episodes == [{"group": (step - 1) * 2}]
+        assert self._world.without_signal or episodes == [{"group": (step - 1) * 2}]
 
     def fates(self, fates: Sequence[GroupFate]) -> None:
         self._world.fates += fates
@@ -135,8 +138,9 @@ class Reporter:
         self._world.told.append(text)
 
 
-def group(index: int, version: int) -> FinishedGroup:
-    return FinishedGroup(report=report(index, version), samples=Ready(()))
+def group(index: int, version: int, *, signal: bool = True) -> FinishedGroup:
+    whole = replace(report(index, version), signal=signal)
+    return FinishedGroup(report=whole, samples=Ready(()))
 
 
 def configuration(steps: int, staleness: int = 0, **sections: Any) -> RunConfig:
@@ -157,6 +161,7 @@ def run(
     config: RunConfig,
     *,
     start: int = 0,
+    first_group: int | None = None,
     finished: Mapping[int, FinishedGroup] | None = None,
 ) -> int:
     problems: TaskStream[Task] = TaskStream(PROBLEMS, seed=0, shuffle=False)
@@ -164,7 +169,13 @@ def run(
     async def main() -> int:
         world.version = start
         return await train(
-            config, world.parts, problems, HELD_OUT, start=start, finished=finished or {}
+            config,
+            world.parts,
+            problems,
+            HELD_OUT,
+            start=start,
+            first_group=start * 2 if first_group is None else first_group,
+            finished=finished or {},
         )
 
     return asyncio.run(main())
@@ -211,6 +222,56 @@ def test_every_group_has_one_fate_and_the_rest_is_in_flight(tmp_path: Path) -> N
     assert world.metrics[3]["groups/trained"] == 2
     assert world.metrics[3]["groups/in_flight"] == 4
     assert [fate.group for fate in world.fates if fate.step == 2] == [2, 3]
+
+
+DYNAMIC: dict[str, Any] = {"batch": {"problems": 2, "group_size": 2, "dynamic_sampling": 2}}
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_groups_without_signal_are_dropped_and_replaced(tmp_path: Path, staleness: int) -> None:
+    world = World(tmp_path)
+    world.without_signal = frozenset({1, 4, 5, 6})
+    assert run(world, configuration(4, staleness, **DYNAMIC)) == 4
+    # Step 3 may drop two groups; group 6 stays.
+    assert world.trained == [0, 2, 3, 6, 7, 8, 9, 10]
+    summary = summarise(world.fates)
+    assert (summary.whole, summary.trained, summary.dropped) == (True, 8, {"no signal": 3})
+    assert [(f.step, f.group) for f in world.fates if f.fate == "dropped"] == [
+        (1, 1),
+        (2, 4),
+        (2, 5),
+    ]
+    assert [world.metrics[s]["groups/dropped"] for s in (1, 2, 3)] == [1, 2, 0]
+    assert max(world.metrics[s]["staleness/max"] for s in range(1, 5)) <= staleness
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_resumed_run_drops_the_same_groups(tmp_path: Path, staleness: int) -> None:
+    config = configuration(6, staleness, **DYNAMIC)
+    whole, cut, rest = World(tmp_path / "whole"), World(tmp_path / "cut"), World(tmp_path / "rest")
+    for world in (whole, cut, rest):
+        world.without_signal = frozenset({0, 1, 3, 7, 9, 10, 11, 12})
+    run(whole, config)
+    cut.stop_in_step = 3
+    run(cut, config)
+    saved = cut.checkpoints.latest()
+    assert saved is not None
+    kept = {g.ticket: FinishedGroup(report=g.report, samples=Ready(())) for g in saved.groups()}
+    run(rest, config, start=3, first_group=saved.next_group(2), finished=kept)
+    assert cut.trained + rest.trained == whole.trained
+    lines = [(f.step, f.group, f.fate, f.reason) for f in cut.fates + rest.fates]
+    assert lines == [(f.step, f.group, f.fate, f.reason) for f in whole.fates]
+
+
+def test_a_checkpoint_that_names_no_group_has_steps_of_equal_size(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    run(world, configuration(2))
+    saved = world.checkpoints.latest()
+    assert saved is not None
+    assert saved.next_group(per_step=99) == 4
+    state = saved.folder / "state.json"
+    state.write_text(state.read_text().replace('"next_group": 4', '"next_group": null'))
+    assert saved.next_group(per_step=2) == 4
 
 
 def test_evaluation_and_checkpoints_keep_their_cadence(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ class Machine:
         (self.run_dir / "metrics.jsonl").write_text(f'{{"step": {step}}}\n')
         (self.run_dir / "samples" / f"step-{step}.jsonl").write_text("{}\n")
         (self.run_dir / "run.lock").write_text("held")
-        asyncio.run(self.store.save(step, cast(Any, Learner()), {}))
+        asyncio.run(self.store.save(step, cast(Any, Learner()), {}, 0))
 
 
 @pytest.fixture(params=["memory", "file"])

@@ -12,14 +12,14 @@ RUN_DIR/thoughts.json              the settings that the thoughts were sampled w
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlsys.algorithms.reflection import ChunkedThought
 from rlsys.config.reflection import ReflectionConfig
-from rlsys.data.problems import load_problems
+from rlsys.data.problems import load_problem_set
 from rlsys.environments.thoughts import ThoughtSampler
 from rlsys.errors import ConfigError, DataError, ModelError
 from rlsys.reflection.detector import chunked
@@ -75,14 +75,24 @@ class Workspace:
             longest_sequence=prompt_tokens + response,
         )
 
-    def problems(self, *, held_out: bool) -> list[Problem]:
-        """Return the problems, without those whose prompt is too long."""
+    def problems(
+        self, *, held_out: bool, tell: Callable[[str], None] = lambda line: None
+    ) -> list[Problem]:
+        """Return the problems that have an answer and a prompt that is not too long.
+
+        `tell` takes a line about those that are left out.
+        """
         config = self.config
-        source, count = config.data.train, config.problems
+        source, count, key = config.data.train, config.problems, "data.train"
         if held_out:
-            source, count = config.data.evaluation, config.measure.problems
-        problems = load_problems(source)[:count]
-        return filter_prompts(problems, self.renderer, self.prompt_tokens)[0]
+            source, count, key = config.data.evaluation, config.measure.problems, "data.evaluation"
+        loaded = load_problem_set(source, key)
+        kept, too_long = filter_prompts(loaded.problems[:count], self.renderer, self.prompt_tokens)
+        if loaded.unanswered:
+            tell(f"{key}: {loaded.unanswered:,} rows are skipped because they have no answer")
+        if too_long:
+            tell(f"{key}: {too_long:,} problems are dropped because their prompt is too long")
+        return kept
 
     def policy(self, generator: Generator, grader: Grader) -> Policy:
         """Return the policy that a generator serves."""

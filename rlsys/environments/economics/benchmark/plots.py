@@ -31,7 +31,8 @@ from rlsys.environments.economics.benchmark.plot_parts import (
     titled,
 )
 from rlsys.environments.economics.benchmark.results import EpisodeResult, read_results
-from rlsys.environments.economics.benchmark.summary import HIDDEN, bootstrap_mean, natural
+from rlsys.environments.economics.benchmark.summary import HIDDEN, natural
+from rlsys.estimates import bootstrap_mean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

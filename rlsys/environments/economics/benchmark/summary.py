@@ -9,26 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 import numpy as np
+
+from rlsys.estimates import bootstrap_mean
 
 if TYPE_CHECKING:
     from rlsys.environments.economics.benchmark.results import EpisodeResult, EpisodesByAgent
 
-CONFIDENCE: Final = 0.95
-RESAMPLES: Final = 2000
 PAIRED_NUMBERS: Final = ("total_reward", "accuracy", "utilisation")
 HIDDEN: Final = "hidden"
 """Type of all questions if the environment hides types."""
-
-
-class Estimate(NamedTuple):
-    """A mean with a bootstrap interval."""
-
-    mean: float
-    low: float
-    high: float
 
 
 Interval = Mapping[str, float]
@@ -45,24 +37,6 @@ class TypeAllocation(TypedDict):
     """Share of the budgets of all episodes."""
     right: float
     """Share of right answers."""
-
-
-def bootstrap_mean(values: Sequence[float]) -> Estimate:
-    """Return the mean with its 95 % percentile bootstrap interval (2,000 resamples, fixed seed)."""
-    from scipy.stats import bootstrap
-
-    mean = float(np.mean(values))
-    if len(set(values)) == 1:
-        return Estimate(mean, mean, mean)
-    interval = bootstrap(
-        (values,),
-        np.mean,
-        confidence_level=CONFIDENCE,
-        n_resamples=RESAMPLES,
-        method="percentile",
-        rng=np.random.default_rng(0),
-    ).confidence_interval
-    return Estimate(mean, float(interval.low), float(interval.high))
 
 
 def summary(episodes: Sequence[EpisodeResult]) -> dict[str, Interval]:

@@ -15,11 +15,11 @@ from rlsys.environments.economics.benchmark.results import (
 )
 from rlsys.environments.economics.benchmark.summary import (
     allocation,
-    bootstrap_mean,
     paired,
     summary,
 )
 from rlsys.errors import DataError
+from rlsys.estimates import bootstrap_mean
 
 
 def episode(seed: int = 1, **changes: Any) -> EpisodeResult:

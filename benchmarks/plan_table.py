@@ -1,0 +1,92 @@
+"""The learner's measured memory and seconds next to those that `rlsys plan` computes for them.
+
+The rows are those of benchmarks/learner_speed.py on one H200: a model of Qwen2-1.5B's shape, eight
+trees of 8,000 thought tokens in rows of their own, or 64 trees of 1,000 thought tokens, five in a
+row and two rows in a pass.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from rlsys.planning.cards import CARDS, GIB
+from rlsys.planning.memory import LearnerNeeds, learner_memory
+from rlsys.planning.shape import shape_of
+from rlsys.planning.time import TrainingLoad, seconds_of, training_stages
+from rlsys.planning.workload import EpisodeTree, LearnerRows
+from speed_model import SHAPES
+from speed_tables import json_lines
+from table_runs import markdown
+
+SHAPE: Final = shape_of({"model_type": "qwen2", "tie_word_embeddings": True, **SHAPES["1.5b"]})
+LONG: Final = EpisodeTree(
+    prompt=100,
+    thought=8000,
+    branches=tuple((budget, 4) for budget in (2000, 4000, 6000, 8000)),
+    forced=8,
+    answer=118,
+)
+SHORT: Final = EpisodeTree(
+    prompt=100,
+    thought=1000,
+    branches=tuple((budget, 4) for budget in (250, 500, 750, 1000)),
+    forced=8,
+    answer=32,
+)
+
+
+def plans(path: Path) -> str:
+    """Return measured and planned memory and seconds of every row of a file."""
+    lines = []
+    for row in json_lines(path):
+        compiled = "compiled" if row["compile"] else "eager"
+        checkpointing = ", checkpointing" if row["checkpointing"] else ""
+        job = "2 × 8,192" if row["job"] == "short" else f"{row['row_tokens']:,}"
+        label = f"rows of {job}, {compiled}, `logits_chunk` {row['logits_chunk']:,}{checkpointing}"
+        measured = f"{row['peak_gib']:.1f} GiB, {row['median_s']:.2f} s"
+        lines.append([label, measured, planned(row)])
+    return markdown(["one learner rank, 1.5B shape, one H200", "measured", "planned"], lines)
+
+
+def planned(row: dict[str, Any]) -> str:
+    """Return the planned peak of memory and seconds of one measured row."""
+    short = row["job"] == "short"
+    tree, trees = (SHORT, 64) if short else (LONG, 8)
+    rows = LearnerRows(
+        row_tokens=row["row_tokens"],
+        rows=16 if short else 8,
+        passes=8,
+        rows_per_pass=2 if short else 1,
+        trees_per_row=5 if short else 1,
+    )
+    answers = sum(count for _, count in tree.branches) * tree.answer
+    needs = LearnerNeeds(
+        shape=SHAPE,
+        itemsize=2,
+        trained=SHAPE.parameters,
+        zero_stage=1,
+        ranks=1,
+        rows=rows,
+        predicted=rows.rows_per_pass * rows.trees_per_row * (tree.thought + answers),
+        checkpointing=row["checkpointing"],
+        compiled=row["compile"],
+        logits_chunk=row["logits_chunk"],
+        reference=False,
+        kept_for_sync=0,
+    )
+    load = TrainingLoad(
+        shape=SHAPE,
+        itemsize=2,
+        tree=tree,
+        trees=trees,
+        rows=rows,
+        trained_parameters=SHAPE.parameters,
+        ranks=1,
+        optimizer_steps=1,
+        checkpointing=row["checkpointing"],
+        compiled=row["compile"],
+        extra_forwards=0,
+    )
+    seconds = seconds_of(training_stages(load, CARDS["h200"]))
+    return f"{learner_memory(needs).peak / GIB:.1f} GiB, {seconds:.2f} s"

@@ -1,0 +1,301 @@
+"""Recompute every table of results in the manual from the raw files of benchmarks/results.
+
+    python benchmarks/tables.py            compare; exit code 1 if a table differs from its raw file
+    python benchmarks/tables.py --write    write the recomputed tables into the pages
+
+A table stands between two comments, of which the first names it:
+
+    <!-- table: NAME -->
+    | ... |
+    <!-- end of table -->
+
+TABLES says how each table is computed. A table of results without these comments has no raw file in
+the repository; benchmarks/results/README.md lists these tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import anytime_table
+import combination_table
+import economics_tables as economics
+import plan_table
+import reflection_table
+import speed_tables as speed
+from rlsys.reporting.metrics_file import EvaluationRecord
+from table_runs import WARM_START, Column, Columns, Runs, markdown, read_raw, table
+
+ROOT: Final = Path(__file__).parents[1]
+RESULTS: Final = ROOT / "benchmarks" / "results"
+BLOCK: Final = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
+ALLOCATORS: Final = ("greedy_max", "difficulty_oracle", "bandit", "uniform")
+REA_COLUMNS: Final = (
+    "accuracy",
+    "anytime",
+    "thought tokens",
+    "token ratio, %",
+    "reflections per 100 tokens",
+    "hard: accuracy",
+    "hard: reflections per 100 tokens",
+)
+
+
+def main() -> None:
+    """Compare or write the tables of all pages."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="write the recomputed tables")
+    write: bool = parser.parse_args().write
+    wrong = list(outdated(write=write))
+    for page, name in wrong:
+        print(f"{page.relative_to(ROOT)}: table {name} {'written' if write else 'differs'}")
+    sys.exit(bool(wrong) and not write)
+
+
+def pages() -> list[Path]:
+    """Return all pages that may have tables of results."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), RESULTS / "README.md"]
+
+
+def outdated(*, write: bool = False) -> Iterator[tuple[Path, str]]:
+    """Yield page and name of every table that differs from its raw file; `write` corrects it."""
+    for page in pages():
+        text = corrected = page.read_text(encoding="utf-8")
+        for begin, name, found, end in BLOCK.findall(text):
+            computed = f"{TABLES[name]()}\n"
+            if found != computed:
+                yield page, name
+                corrected = corrected.replace(begin + found + end, begin + computed + end)
+        if write and corrected != text:
+            page.write_text(corrected, encoding="utf-8")
+
+
+def named() -> list[str]:
+    """Return the name of every table that is marked in a page."""
+    return [block[1] for page in pages() for block in BLOCK.findall(page.read_text("utf-8"))]
+
+
+def runs(name: str, methods: Sequence[str] | None = None) -> Runs:
+    """Return the evaluations of a raw file, of all methods or of some."""
+    found = read_raw(RESULTS / name)
+    return {m: found[m] for m in methods or found}
+
+
+def brpo_accuracy() -> str:
+    """Accuracy per budget at the last common step."""
+    return anytime_table.accuracies(runs("anytime_4xH100.json"))
+
+
+def brpo_anytime() -> str:
+    """Differences in anytime accuracy."""
+    found = runs("anytime_4xH100.json")
+    return anytime_table.differences(found, "anytime accuracy", anytime_table.anytime)
+
+
+def brpo_largest() -> str:
+    """Differences in accuracy at the largest budget."""
+    found = runs("anytime_4xH100.json")
+    return anytime_table.differences(found, "accuracy at 64", anytime_table.at_largest)
+
+
+def combination() -> str:
+    """BRPO, REA-RL and both, and what each changes."""
+    found = runs("combination_tiny_cpu.json")
+    columns = combination_table.columns(next(iter(found.values()))[0][0])
+    return table(found, columns, [(m, WARM_START) for m in found])
+
+
+def rea_columns(found: Runs, without: Sequence[str] = ()) -> Columns:
+    """Return the columns of REA-RL that the manual shows."""
+    every = reflection_table.columns(next(iter(found.values()))[0][-1])
+    return {name: every[name] for name in REA_COLUMNS if name not in without}
+
+
+def rea_tiny() -> str:
+    """REA-RL and the length reward alone, six seeds."""
+    found = runs("reflection_tiny_cpu.json", ["REA-RL", "GRPO + length"])
+    compared = [("REA-RL", WARM_START), ("GRPO + length", WARM_START), ("REA-RL", "GRPO + length")]
+    return table(found, rea_columns(found), compared)
+
+
+def rea_per_thought() -> str:
+    """Reflections per thought: mean density times mean length, as counts were not recorded."""
+    found = runs("reflection_tiny_cpu.json", ["REA-RL", "GRPO + length"])
+    columns = {
+        "all problems": Column(partial(_per_thought, ""), ".2f"),
+        "hard problems": Column(partial(_per_thought, "/difficulty_6"), ".2f"),
+    }
+    compared = [("REA-RL", WARM_START), ("GRPO + length", WARM_START)]
+    return table(found, columns, compared)
+
+
+def _per_thought(of: str, evaluation: EvaluationRecord) -> float:
+    numbers = evaluation.numbers
+    return numbers[f"reflections/per_token{of}"] * numbers[f"thought/length{of}"]
+
+
+def rea_weights() -> str:
+    """Three weights of the reflection reward, the first three seeds."""
+    found = runs("reflection_tiny_cpu.json")
+    weights: Runs = {
+        "weight 1, as published": found["REA-RL, reflection weight 1"],
+        # The evaluations of the table in combination.md, because they have the same budgets.
+        "weight 0.95": runs("combination_tiny_cpu.json")["REA-RL"],
+        "weight 0.9": found["REA-RL, reflection weight 0.9"],
+    }
+    return table(weights, rea_columns(weights))
+
+
+def rea_smollm2() -> str:
+    """Five methods on SmolLM2-135M, two seeds."""
+    found = runs("reflection_smollm2_2xH200.json")
+    compared = [("REA-RL", WARM_START), ("REA-RL", "REA-RL without model")]
+    return table(found, rea_columns(found), compared)
+
+
+def rea_fixed_data() -> str:
+    """Two methods that learn from fixed data, one seed."""
+    found = runs("reflection_tiny_cpu.json", ["SFT on truncated paths", "RPO"])
+    columns = rea_columns(found, without=["token ratio, %"])
+    rows = (
+        [m, *(format(c.of(r[0][-1]), c.form) for c in columns.values())] for m, r in found.items()
+    )
+    return markdown(["after 100 steps", *columns], rows)
+
+
+def economics_tiny() -> str:
+    """Three training runs of the tiny reasoner, and what they are compared with."""
+    first = economics.read_results(RESULTS / "economics_tiny_cpu.json")
+    again = economics.read_results(RESULTS / "economics_tiny_cpu_repeated.json")
+    trained = {
+        "trained, run 1": (first, "tiny@trained"),
+        "trained, run 2": (again, "tiny@trained, seed 0"),
+        "trained, run 3": (again, "tiny@trained, seed 1"),
+    }
+    others = {"warm start": "tiny@warm_start", "trained at a fixed cap": "tiny@fixed_cap"}
+    others |= {name.replace("_", " "): name for name in ALLOCATORS}
+    rows = [(label, *of) for label, of in trained.items()]
+    rows += [(label, first, agent) for label, agent in others.items()]
+    return economics.comparison(rows, "tiny@warm_start", list(trained.values()))
+
+
+def economics_tiny_tokens() -> str:
+    """Tokens per answer of the tiny reasoner by the length of the sum."""
+    first = economics.read_results(RESULTS / "economics_tiny_cpu.json")
+    again = economics.read_results(RESULTS / "economics_tiny_cpu_repeated.json")
+    rows = [
+        ("warm start", first, "tiny@warm_start"),
+        ("trained, run 1", first, "tiny@trained"),
+        ("trained, run 2", again, "tiny@trained, seed 0"),
+        ("trained, run 3", again, "tiny@trained, seed 1"),
+        ("trained at a fixed cap", first, "tiny@fixed_cap"),
+    ]
+    return economics.by_type(rows, "tokens")
+
+
+def economics_smollm2() -> str:
+    """Two training seeds of SmolLM2-135M, and what they are compared with."""
+    found = economics.read_results(RESULTS / "economics_smollm2_H200.json")
+    rows = {
+        "trained, seed 0": "trained@40",
+        "trained, seed 1": "trained_seed_1@40",
+        "warm start": "trained@0",
+        "trained at a fixed cap": "fixed_cap",
+    }
+    rows |= {name.replace("_", " "): name for name in ALLOCATORS}
+    return economics.comparison(
+        [(label, found, agent) for label, agent in rows.items()],
+        "trained@0",
+        [(found, "trained@40"), (found, "trained_seed_1@40")],
+    )
+
+
+def economics_smollm2_by_length(what: str) -> str:
+    """Tokens, or right answers, of SmolLM2-135M by the length of the sum."""
+    found = economics.read_results(RESULTS / "economics_smollm2_H200.json")
+    rows = {
+        "warm start": "trained@0",
+        "trained, seed 0": "trained@40",
+        "trained, seed 1": "trained_seed_1@40",
+        "trained at a fixed cap": "fixed_cap",
+    }
+    return economics.by_type([(label, found, agent) for label, agent in rows.items()], what)
+
+
+def economics_allocators() -> str:
+    """The allocators that ship with rlsys."""
+    adder = economics.read_results(RESULTS / "economics_allocators_cpu.json")
+    filler = economics.read_results(RESULTS / "economics_filler_cpu.json")
+    rows = [(f"`{name}`", adder, name) for name in ("uniform", *ALLOCATORS[:3])]
+    return economics.allocators([*rows, ("`uniform`, `solver=filler`", filler, "uniform")])
+
+
+def random_faults() -> str:
+    """Random faults of tiny runs."""
+    return speed.faults(json.loads((RESULTS / "chaos_cpu.json").read_text())["runs"])
+
+
+def svamp_medians() -> str:
+    """Seconds of the two runs of SmolLM2-135M on SVAMP."""
+    runs_by_name = {
+        "one H100, shared": RESULTS / "smollm2_svamp_1xH100_shared.csv",
+        "two H100s, NCCL": RESULTS / "smollm2_svamp_2xH100_nccl.csv",
+    }
+    return speed.medians(runs_by_name)
+
+
+def grading() -> str:
+    """Other spellings and near misses of golds, judged by two policies."""
+    rows = speed.json_lines(RESULTS / "grading_counts.jsonl")
+    theirs = {row["set"]: row for row in rows if row["policy"] == "math-verify"}
+    head = ["set", "golds", "right as right", "wrong as wrong"]
+    return markdown(
+        [*head, "math-verify: right as right", "math-verify: wrong as wrong"],
+        (
+            [row["set"], *(f"{row[k]:,}" for k in ("golds", "right", "wrong"))]
+            + [f"{theirs[row['set']][k]:,}" for k in ("right", "wrong")]
+            for row in rows
+            if row["policy"] == "rlsys"
+        ),
+    )
+
+
+TABLES: Final[dict[str, Callable[[], str]]] = {
+    "brpo-accuracy": brpo_accuracy,
+    "brpo-anytime": brpo_anytime,
+    "brpo-largest": brpo_largest,
+    "combination": combination,
+    "rea-tiny": rea_tiny,
+    "rea-per-thought": rea_per_thought,
+    "rea-weights": rea_weights,
+    "rea-smollm2": rea_smollm2,
+    "rea-fixed-data": rea_fixed_data,
+    "economics-tiny": economics_tiny,
+    "economics-tiny-tokens": economics_tiny_tokens,
+    "economics-smollm2": economics_smollm2,
+    "economics-smollm2-tokens": partial(economics_smollm2_by_length, "tokens"),
+    "economics-smollm2-right": partial(economics_smollm2_by_length, "right"),
+    "economics-allocators": economics_allocators,
+    "random-faults": random_faults,
+    "row-lengths": partial(speed.row_lengths, RESULTS / "learner_speed_H100.jsonl"),
+    "compiled-layers": partial(speed.compiled_layers, RESULTS / "learner_speed_H200.jsonl"),
+    "attention": partial(speed.attention, RESULTS / "attention_speed_H200.jsonl"),
+    "generation": partial(speed.generation, RESULTS / "generation_speed_H200.jsonl"),
+    "plans": partial(plan_table.plans, RESULTS / "learner_speed_H200.jsonl"),
+    "grading": grading,
+    "svamp-medians": svamp_medians,
+    "svamp-steps": partial(
+        speed.steps, RESULTS / "smollm2_svamp_1xH100_shared.csv", range(1, 111, 20)
+    ),
+}
+
+
+if __name__ == "__main__":
+    main()
