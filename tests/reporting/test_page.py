@@ -177,6 +177,10 @@ def test_marks_stand_where_the_budgets_end_the_thought() -> None:
     ended = episode(0, (0.0, 1.0), thought="aa bb cc ", thought_tokens=3)
     ended["answers"][1]["cut"] = 3
     assert thought_pieces(ended) == ["aa bb ", {"cut": "2"}, "cc "]
+    # One that ends by itself at the smaller budget is not cut there either.
+    short = episode(0, (0.0, 1.0), thought="aa bb ", thought_tokens=2)
+    short["answers"][1]["cut"] = 2
+    assert thought_pieces(short) == ["aa bb "]
     for answer in whole["answers"]:
         del answer["cut_characters"]
     assert thought_pieces(whole) == ["aa bb ", {"cut": "2"}, "cc dd ", {"cut": "4"}]
