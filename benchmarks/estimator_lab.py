@@ -1,6 +1,6 @@
 """Advantages of every method on the same trees: signal against noise, and direction.
 
-    python benchmarks/estimator_lab.py configs/demo.yaml           # sample with the tiny reasoner
+    python benchmarks/estimator_lab.py configs/demo.yaml data.train.difficulty=[5,8]
     python benchmarks/estimator_lab.py configs/demo.yaml --checkpoint runs/demo/checkpoints/step-40
 
 Every thought is answered once at every budget. Methods with one score see the same thoughts with
@@ -62,12 +62,14 @@ class Method:
         return "method=reinforce++" in self.settings
 
 
+SUMMARY = "summary_weight=0.25"
+"""1 / budgets, as in Eq. 10 of BRPO, for the four budgets of configs/demo.yaml."""
 METHODS = {
-    "BRPO, uniform": Method("tree", ("method=brpo", "prior=uniform")),
-    "BRPO, linear": Method("tree", ("method=brpo", "prior=linear")),
-    "BRPO, base": Method("tree", ("method=brpo", "prior=base")),
-    "BRPO, only V1": Method("tree", ("method=brpo", "mode=v1only")),
-    "BRPO, only V2": Method("tree", ("method=brpo", "mode=v2only")),
+    "BRPO, uniform": Method("tree", ("method=brpo", "prior=uniform", SUMMARY)),
+    "BRPO, linear": Method("tree", ("method=brpo", "prior=linear", SUMMARY)),
+    "BRPO, base": Method("tree", ("method=brpo", "prior=base", SUMMARY)),
+    "BRPO, only V1": Method("tree", ("method=brpo", "mode=v1only", SUMMARY)),
+    "BRPO, only V2": Method("tree", ("method=brpo", "mode=v2only", SUMMARY)),
     "S-GRPO": Method("tree", ("method=sgrpo",)),
     "GRPO, none": Method("last answer", ("method=grpo",)),
     "GRPO, std": Method("last answer", ("method=grpo", "scale=std")),
@@ -115,7 +117,7 @@ class Lab:
             for place, segment in enumerate(reversed(episode.answer_segments.tolist()), 1):
                 answer = sample.advantages[segment]
                 assert answer is not None
-                row_P[-place] = answer[0]
+                row_P[-place] = answer[0] * (sample.weights[segment] if sample.weights else 1.0)
         return pieces_GP
 
 
@@ -261,6 +263,7 @@ def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("config", type=Path)
+    parser.add_argument("overrides", nargs="*", help="key.path=value")
     parser.add_argument("--checkpoint", type=Path, help="folder step-N of an anytime run")
     parser.add_argument("--problems", type=int, default=24)
     parser.add_argument("--groups", type=int, default=2, help="groups per problem")
@@ -280,7 +283,7 @@ def main() -> None:
     began = time.monotonic()
     size = given.groups * given.size + given.large
     words = ["environment.answers=1", f"batch.group_size={size}"]
-    config = load_config(given.config, [] if given.checkpoint else words)
+    config = load_config(given.config, given.overrides + ([] if given.checkpoint else words))
     lab = Lab(config)
     usual, large = collect(given, config, lab)
     table = compare(lab, usual, large, given.step)

@@ -155,9 +155,9 @@ def _episode(sample: Sample, report: GroupReport, number: int, budgets: Sequence
 class PieceGradients:
     """Gradients of the log-probs of single pieces of an episode, reduced to a fixed size.
 
-    Pieces are the M slots of the thought, then its M answers. A count sketch adds every parameter
-    to one of D buckets with a random sign: inner products keep their expected value, with a
-    standard deviation of about 1 / sqrt(D) of the product of the lengths.
+    Pieces are the M slots of the thought, then its M answers. Every parameter is added with a
+    random sign to the number at its index modulo D. Inner products keep their expected value, with
+    a standard deviation of about 1 / sqrt(D) of the product of the lengths.
     """
 
     def __init__(self, path: str, budgets: Sequence[int], temperature: float, size: int) -> None:
@@ -172,10 +172,10 @@ class PieceGradients:
         )
         self._budgets, self._temperature, self._size = budgets, temperature, size
         self._parameters = [p for p in self._policy.model.parameters() if p.requires_grad]
-        count = sum(p.numel() for p in self._parameters)
+        folds = -(-sum(p.numel() for p in self._parameters) // size)
         generator = torch.Generator().manual_seed(0)
-        self._buckets = torch.randint(size, (count,), generator=generator)
-        self._signs = torch.randint(2, (count,), generator=generator) * 2.0 - 1.0
+        self._signs = torch.randint(2, (folds * size,), generator=generator) * 2.0 - 1.0
+        self._whole = torch.zeros(folds * size)
 
     def of(self, episode: Episode) -> NDArray[np.float32]:
         """Return the gradients of one episode, float32[P, D]; 0 for pieces without tokens."""
@@ -193,8 +193,10 @@ class PieceGradients:
                 parts = torch.autograd.grad(
                     logprobs_1T[chosen_1T].sum(), self._parameters, retain_graph=True
                 )
-                whole = torch.cat([part.flatten() for part in parts]) * self._signs
-                row_D += torch.zeros(self._size).index_add(0, self._buckets, whole).numpy()
+                flat = torch.cat([part.flatten() for part in parts])
+                self._whole[: len(flat)] = flat
+                folded = (self._whole * self._signs).view(-1, self._size).sum(dim=0)
+                row_D += folded.numpy()
         return found
 
 

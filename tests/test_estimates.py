@@ -100,8 +100,8 @@ def test_an_evaluation_reports_intervals_and_pass_at_k() -> None:
         "high/64": 1,
         "low/mean": 0.25,
         "high/mean": 0.75,
-        "pass@2/16": 0.5,
-        "pass@2/64": 1,
+        "pass_at_2/16": 0.5,
+        "pass_at_2/64": 1,
     }
     # Half a score is the mean of several answers after one thought, so there is no pass@k.
     shared = [replace(report(0, 0), numbers={"score/16": np.array([0.5, 1], np.float32)})]

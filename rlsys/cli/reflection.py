@@ -55,8 +55,13 @@ def evaluate_reflection_model(config_file: ConfigFile, overrides: Overrides = No
 def _load(config_file: ConfigFile, overrides: Overrides) -> ReflectionConfig:
     from rlsys.config.loading import load_config
     from rlsys.config.reflection import ReflectionConfig
+    from rlsys.launch.machine import check_machine
+    from rlsys.training.run_folder import check_writable
 
-    return load_config(config_file, overrides or [], ReflectionConfig)
+    config = load_config(config_file, overrides or [], ReflectionConfig)
+    check_machine()
+    check_writable(config.run_dir)
+    return config
 
 
 def _detection_table(evaluation: DetectorEvaluation) -> Table:

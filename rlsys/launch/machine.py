@@ -20,8 +20,8 @@ from rlsys.errors import ResourceError
 from rlsys.launch.resources import starts_local_ray
 from rlsys.training.run_folder import cannot_write
 
-CONNECT_SECONDS: Final = 5.0
-"""How long a cluster may take to accept a connection, and then to answer."""
+CONNECT_SECONDS: Final = 10.0
+"""How long a cluster may take to accept a connection, and then to answer; a busy head is slow."""
 CLUSTER_ID: Final = "/ray.rpc.NodeInfoGcsService/GetClusterId"
 """The first call of every Ray process to the head of its cluster; it takes no arguments."""
 LONGEST_SOCKET_PATH: Final = 107
@@ -198,9 +198,9 @@ def check_session_folder() -> str:
     size = len(os.fsencode(root.absolute()))
     if size > room:
         raise ResourceError(
-            f"{name} {str(root)!r} has {size} characters, and the paths of Ray's sockets below it "
+            f"{name} {str(root)!r} has {size} bytes, and the paths of Ray's sockets below it "
             f"would be longer than the {LONGEST_SOCKET_PATH} that Linux allows; set RAY_TMPDIR to "
-            f"a folder of at most {room} characters, for instance RAY_TMPDIR=/tmp"
+            f"a folder of at most {room} bytes, for instance RAY_TMPDIR=/tmp"
         )
     if reason := cannot_write(root / "ray"):
         raise ResourceError(

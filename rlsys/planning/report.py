@@ -102,10 +102,12 @@ def _tokens_table(config: RunConfig, plan: RunPlan) -> Table:
         + f" + {tree.answers:,} answers x {tree.answer:,}" * bool(tree.branches)
     )
     shape = f"{rows.passes:,} passes of up to {rows.rows_per_pass:,} x {rows.row_tokens:,}"
+    most = batch.most_sampled / batch.problems
+    replaced = f"up to {most:.3g} times as many with batch.dynamic_sampling" * (most > 1)
     for name, count, origin in (
         ("episodes", batch.episodes, f"{batch.problems:,} problems x {batch.group_size:,}"),
         ("tokens of an episode", tree.tokens, episode),
-        ("sampled tokens", batch.episodes * tree.sampled, ""),
+        ("sampled tokens", batch.episodes * tree.sampled, replaced),
         ("trained places of a rank", rows.slots, f"padding included: {shape}"),
     ):
         table.add_row(name, f"{count:,}", origin)

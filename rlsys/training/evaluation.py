@@ -36,7 +36,7 @@ def curve_estimates(reports: Sequence[GroupReport]) -> dict[str, float]:
     """Return 95 % intervals over problems for every budget of a curve, and pass@k if possible.
 
     `low/BUDGET` and `high/BUDGET` are the ends of a bootstrap interval over problems, `low/mean`
-    and `high/mean` those of the mean over budgets. `pass@K/BUDGET` needs several samples per
+    and `high/mean` those of the mean over budgets. `pass_at_K/BUDGET` needs several samples per
     problem with one answer per cut: several answers after one thought are not independent samples.
     Empty if the reports have no curve.
     """
@@ -50,12 +50,13 @@ def curve_estimates(reports: Sequence[GroupReport]) -> dict[str, float]:
         rows = dict(zip(curve, means_BP, strict=True)) | {"mean": means_BP.mean(axis=0)}
         for budget, means_P in rows.items():
             _, numbers[f"low/{budget}"], numbers[f"high/{budget}"] = bootstrap_mean(means_P)
+    if any(r.answers != len(r.scores_G) * len(curve) for r in reports):
+        return numbers  # several answers per cut
     for budget, groups in curve.items():
         samples = min(len(scores_G) for scores_G in groups)
-        whole = all(np.isin(scores_G, (0, 1)).all() for scores_G in groups)
-        for k in (2**power for power in range(1, samples.bit_length()) if whole):
+        for k in (2**power for power in range(1, samples.bit_length())):
             passed = [pass_at_k(len(s), int(s.sum()), k) for s in groups]
-            numbers[f"pass@{k}/{budget}"] = fmean(passed)
+            numbers[f"pass_at_{k}/{budget}"] = fmean(passed)
     return numbers
 
 

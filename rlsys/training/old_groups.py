@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from dataclasses import fields
 from typing import Any, Final
 
 from rlsys.errors import CheckpointError
@@ -40,7 +41,7 @@ def decode_old_groups(data: bytes) -> list[StoredGroup]:
     """
     try:
         rows = _RecordUnpickler(io.BytesIO(data)).load()
-        groups = [StoredGroup(*row) for row in rows]
+        groups = [StoredGroup(ticket, _complete(report), of) for ticket, report, of in rows]
     except Exception as error:  # a damaged pickle may raise anything
         raise CheckpointError(f"not the finished groups of a checkpoint ({error})") from error
     for group in groups:
@@ -48,3 +49,11 @@ def decode_old_groups(data: bytes) -> list[StoredGroup]:
         if not known or not all(isinstance(sample, Sample) for sample in group.samples):
             raise CheckpointError("not the finished groups of a checkpoint (no such records)")
     return groups
+
+
+def _complete(report: Any) -> Any:
+    """Give a report the fields that it lacks, because reports had fewer of them."""
+    if not isinstance(report, GroupReport):
+        return report
+    known = {f.name: getattr(report, f.name) for f in fields(report) if hasattr(report, f.name)}
+    return GroupReport(**known)

@@ -27,6 +27,7 @@ class World:
         self.engines = SimpleNamespace(engines=[])
         self.homes = None
         self.services: dict[str, Any] = {}
+        self.graders: list[Any] = []
         self.ranks: list[Any] = []
         self.rank_bundles: list[Any] = []
         self.actors: dict[str, Any] = {}

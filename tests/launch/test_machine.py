@@ -188,7 +188,7 @@ def test_folders_that_ray_cannot_use(monkeypatch: pytest.MonkeyPatch, tmp_path: 
             monkeypatch.setenv(name, "/tmp/" + "x" * 40)
             sentence = refusal()
             assert f"{name} '/tmp/xxx" in sentence
-            assert "has 45 characters" in sentence
+            assert "has 45 bytes" in sentence
             assert "RAY_TMPDIR=/tmp" in sentence
             monkeypatch.delenv(name)
     finally:

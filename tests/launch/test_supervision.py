@@ -111,7 +111,7 @@ class World:
             sink=self.pools[0].sink,
             buckets=[[("a", "float32", (2,))], [("b", "float32", (2,))]],
             collective=collective,
-            deadline_s=0.5,
+            deadline_s=2.0,
             canary=(np.array([1, 2], np.int32),),
             tolerance=0.1,
             regroup=self.regroup if collective else None,
@@ -132,7 +132,7 @@ class World:
             return await self.sync.publish(version)
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(10):
             while not holds():
                 await asyncio.sleep(0.002)
 
@@ -248,7 +248,6 @@ def test_processes_of_vllm_that_hang_or_die_are_ended_with_their_actor() -> None
         await world.publish(1)
         world.engines[0].silent_s = 0.2
         await world.until(lambda: world.engines[0].kills == 1)
-        world.engines[0].silent_s = 0.0
         await world.all_serve(1)
         await world.until(lambda: world.supervisor.alive == 2)
         world.engines[1].lost = True

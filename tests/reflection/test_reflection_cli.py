@@ -120,6 +120,17 @@ def test_rows_want_labels_first(config: Callable[..., Path]) -> None:
     )
 
 
+def test_a_folder_that_cannot_be_written_is_one_sentence(
+    config: Callable[..., Path], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    for command in ("label", "rows", "eval"):
+        code, _, error = call(command, config(run_dir=str(tmp_path / "file" / "run")))
+        assert code == 2
+        assert "cannot be written" in error
+        assert error.count("\n") == 1
+
+
 def test_problems_that_are_left_out_are_counted(
     config: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from contextlib import suppress
+from dataclasses import fields
 from typing import Any, cast
 
 import msgspec
@@ -157,3 +158,16 @@ def test_groups_of_format_1_are_read_and_code_in_them_is_refused() -> None:
     for nothing in (b"", pickle.dumps(None), pickle.dumps([(1, None, ())])):
         with pytest.raises(CheckpointError, match="not the finished groups"):
             decode_old_groups(nothing)
+
+
+def test_groups_of_format_1_lack_what_reports_had_not_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    groups = [StoredGroup(4, report(4), (sample(),))]
+    names = [field.name for field in fields(GroupReport) if field.name != "signal"]
+    with monkeypatch.context() as before:
+        before.setattr(GroupReport, "__getstate__", lambda self: [getattr(self, n) for n in names])
+        data = pickle.dumps([tuple(group) for group in groups])
+    (found,) = decode_old_groups(data)
+    assert found.report.signal
+    assert_same(groups, [found])
