@@ -165,9 +165,11 @@ def _dry_run(config: RunConfig) -> None:
     from rlsys.launch.inputs import check_inputs
     from rlsys.launch.preflight import batch_table, check_shared_memory
     from rlsys.launch.resuming import check_layout
+    from rlsys.reporting.sinks.opening import check_sinks
     from rlsys.training.checkpoints import CheckpointStore
     from rlsys.training.run_folder import CHECKPOINTS
 
+    check_sinks(config.reporting)
     console = terminal()
     console.print(batch_table(config))
     console.print(check_inputs(config).summary, highlight=False)

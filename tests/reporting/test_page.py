@@ -10,7 +10,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from recorded_run import episode, write_lines, write_run
 from typer.testing import CliRunner
@@ -23,10 +22,10 @@ from rlsys.reporting.page.charts import CHARTS, line_chart, time_chart
 from rlsys.reporting.page.episodes import shown, thought_pieces
 from rlsys.reporting.page.evaluations import (
     anytime_chart,
-    bootstrap_interval,
-    estimate,
+    estimates,
     paired_difference,
     problem_scores,
+    with_interval,
 )
 from rlsys.reporting.page.run_files import evenly, read_runs
 
@@ -126,7 +125,7 @@ def test_several_runs_share_charts_and_are_compared_problem_by_problem(tmp_path:
     scores = [problem_scores(run.samples["evaluation-2"]) for run in runs]
     difference = paired_difference(scores[0]["2"], scores[1]["2"])
     assert difference is not None and difference.mean == 0.5
-    assert difference.interval == bootstrap_interval(np.array([1.0, 0.0, 1.0, 0.0]))
+    assert difference.interval == (0.0, 1.0)
 
 
 def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
@@ -136,13 +135,22 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> Non
 
 def test_an_interval_needs_the_problems_behind_the_mean() -> None:
     scores = {f"p{i}": float(i % 2) for i in range(100)}
-    interval = estimate(0.5, scores).interval
+    interval = with_interval(0.5, scores).interval
     assert interval is not None
     # The normal approximation: 0.5 +- 1.96 * 0.5 / sqrt(100).
     assert interval == pytest.approx((0.402, 0.598), abs=0.02)
-    assert estimate(0.6, scores).interval is None, "the file lacks some episodes of the evaluation"
-    assert estimate(1.0, {"p": 1.0}).interval is None
+    assert with_interval(0.6, scores).interval is None, (
+        "the file lacks some episodes of the evaluation"
+    )
+    assert with_interval(1.0, {"p": 1.0}).interval is None
     assert paired_difference({"p": 1.0}, {"p": 0.0}) is None
+
+
+def test_intervals_that_the_run_reported_come_first(tmp_path: Path) -> None:
+    (run,) = read_runs([write_run(tmp_path / "run")])
+    numbers = {"2": 0.5, "4": 1.0, "low/2": 0.4, "high/2": 0.7}
+    found = estimates(run, EvaluationRecord(2, numbers))
+    assert (found["2"].interval, found["4"].interval) == ((0.4, 0.7), (1.0, 1.0))
 
 
 def test_the_anytime_curve_shows_before_and_after_with_bars(tmp_path: Path) -> None:
@@ -169,6 +177,10 @@ def test_marks_stand_where_the_budgets_end_the_thought() -> None:
     ended = episode(0, (0.0, 1.0), thought="aa bb cc ", thought_tokens=3)
     ended["answers"][1]["cut"] = 3
     assert thought_pieces(ended) == ["aa bb ", {"cut": "2"}, "cc "]
+    # One that ends by itself at the smaller budget is not cut there either.
+    short = episode(0, (0.0, 1.0), thought="aa bb ", thought_tokens=2)
+    short["answers"][1]["cut"] = 2
+    assert thought_pieces(short) == ["aa bb "]
     for answer in whole["answers"]:
         del answer["cut_characters"]
     assert thought_pieces(whole) == ["aa bb ", {"cut": "2"}, "cc dd ", {"cut": "4"}]

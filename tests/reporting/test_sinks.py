@@ -14,7 +14,9 @@ from fake_trackers import install, install_mlflow, install_trackio, install_wand
 from pydantic import ValidationError
 from recorded_run import episode
 from rich.console import Console
+from typer.testing import CliRunner
 
+from rlsys.cli.app import app
 from rlsys.config import RunConfig
 from rlsys.config.reporting import ReportingConfig, SinkName
 from rlsys.errors import ConfigError
@@ -167,6 +169,10 @@ def test_a_service_that_is_not_installed_is_refused_at_the_start(
     with pytest.raises(ConfigError, match=r"pip install 'rlsys\[mlflow\]'"):
         record(tmp_path / "run", ["mlflow"])
     assert not (tmp_path / "run").exists()
+    words = [f"run_dir={tmp_path / 'run'}", "reporting.sinks=[wandb]"]
+    (tmp_path / "run.yaml").write_text("{}")
+    result = CliRunner().invoke(app, ["train", str(tmp_path / "run.yaml"), "--dry-run", *words])
+    assert (result.exit_code, "rlsys[wandb]" in result.stderr) == (2, True), result.output
 
 
 def test_unknown_services_are_refused() -> None:

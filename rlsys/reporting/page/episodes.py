@@ -80,13 +80,15 @@ def thought_pieces(episode: Mapping[str, Any]) -> list[str | dict[str, str]]:
     """Return the text of a thought with a mark `{"cut": BUDGET}` where each budget ends it.
 
     Episodes of earlier versions lack `cut_characters`; their marks are placed in proportion to the
-    tokens. A thought that ended before its budget has no mark for it.
+    tokens. A thought has no mark for a budget that it did not use up, and one at its end only if it
+    used up the largest.
     """
     thought, tokens = str(episode["thought"]), int(episode["thought_tokens"])
+    largest = max((int(answer["budget"]) for answer in episode["answers"]), default=0)
     ends: dict[int, list[str]] = {}
     for answer in episode["answers"]:
         budget, cut = str(answer["budget"]), int(answer["cut"])
-        if cut < tokens or tokens == int(answer["budget"]):
+        if cut < tokens or cut == largest:
             place = answer.get("cut_characters", round(len(thought) * cut / max(tokens, 1)))
             budgets = ends.setdefault(min(int(place), len(thought)), [])
             if budget not in budgets:

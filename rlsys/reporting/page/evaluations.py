@@ -7,13 +7,12 @@ from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from rlsys.estimates import paired_bootstrap
 from rlsys.reporting.metrics_file import THOUGHT_LENGTH, EvaluationRecord
 from rlsys.reporting.page.charts import COLOURS, Figure, plain
 from rlsys.reporting.page.run_files import RunFiles
 
-RESAMPLES: Final = 2000
 MEAN: Final = "mean"
 """Measure: accuracy averaged over the budgets, the anytime accuracy."""
 RETURN: Final = "return"
@@ -24,8 +23,8 @@ ProblemScores = Mapping[str, float]
 """The score of every problem, by a name that is the same in every run on the same problems."""
 
 
-class Estimate(NamedTuple):
-    """A mean with its 95 % interval; without an interval where the files lack the problems."""
+class Measured(NamedTuple):
+    """A mean with its 95 % interval; without an interval where the files lack what it needs."""
 
     mean: float
     interval: tuple[float, float] | None
@@ -55,44 +54,47 @@ def problem_scores(episodes: Sequence[Mapping[str, Any]]) -> dict[str, dict[str,
     return found
 
 
-def bootstrap_interval(values_P: NDArray[np.float64], seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % percentile bootstrap interval of the mean over P problems."""
-    generator = np.random.default_rng(seed)
-    count = len(values_P)
-    means = [values_P[generator.integers(0, count, count)].mean() for _ in range(RESAMPLES)]
-    low, high = np.quantile(means, (0.025, 0.975))
-    return float(low), float(high)
-
-
-def estimate(mean: float, scores: ProblemScores) -> Estimate:
+def with_interval(mean: float, scores: ProblemScores) -> Measured:
     """Return a reported mean with an interval, if the problems of the file have the same mean.
 
     They have not if an evaluation sampled a problem several times: the file has one episode of it.
     """
-    values_P = np.array(list(scores.values()), np.float64)
-    if len(values_P) < 2 or abs(values_P.mean() - mean) > SAME * max(1.0, abs(mean)):
-        return Estimate(mean, None)
-    return Estimate(mean, bootstrap_interval(values_P))
+    values_1P = np.array([list(scores.values())], np.float64)
+    if values_1P.size < 2 or abs(values_1P.mean() - mean) > SAME * max(1.0, abs(mean)):
+        return Measured(mean, None)
+    _, low, high = paired_bootstrap(values_1P, np.zeros_like(values_1P))
+    return Measured(mean, (low, high))
 
 
-def estimates(run: RunFiles, evaluation: EvaluationRecord) -> dict[str, Estimate]:
-    """Return measure -> estimate of one evaluation: budgets, their mean, length, return."""
+def estimates(run: RunFiles, evaluation: EvaluationRecord) -> dict[str, Measured]:
+    """Return measure -> mean and interval of one evaluation: budgets, their mean, length, return.
+
+    Intervals of an anytime curve are those that the run reported. All others, and those of runs by
+    earlier versions, come from the episodes in the files.
+    """
+    numbers = evaluation.numbers
     scores = problem_scores(run.samples.get(f"evaluation-{evaluation.step}", ()))
-    wanted = [*map(str, evaluation.accuracy), MEAN, THOUGHT_LENGTH, RETURN, "accuracy"]
-    return {
-        measure: estimate(value, scores.get(measure, {}))
-        for measure in wanted
-        if (value := evaluation.numbers.get(measure)) is not None
-    }
+    found = {}
+    for measure in (*map(str, evaluation.accuracy), MEAN, THOUGHT_LENGTH, RETURN, "accuracy"):
+        if (mean := numbers.get(measure)) is None:
+            continue
+        low, high = numbers.get(f"low/{measure}"), numbers.get(f"high/{measure}")
+        if low is None or high is None:
+            found[measure] = with_interval(mean, scores.get(measure, {}))
+        else:
+            found[measure] = Measured(mean, (low, high))
+    return found
 
 
-def paired_difference(before: ProblemScores, after: ProblemScores) -> Estimate | None:
+def paired_difference(before: ProblemScores, after: ProblemScores) -> Measured | None:
     """Return the mean of after - before over the problems of both; None with less than two."""
     both = sorted(before.keys() & after.keys())
     if len(both) < 2:
         return None
-    values_P = np.array([after[name] - before[name] for name in both], np.float64)
-    return Estimate(float(values_P.mean()), bootstrap_interval(values_P))
+    mean, low, high = paired_bootstrap(
+        [[after[name] for name in both]], [[before[name] for name in both]]
+    )
+    return Measured(mean, (low, high))
 
 
 def anytime_chart(runs: Sequence[RunFiles]) -> Figure | None:

@@ -12,7 +12,7 @@ from rlsys.reporting.metrics_file import THOUGHT_LENGTH
 from rlsys.reporting.page.evaluations import (
     MEAN,
     RETURN,
-    Estimate,
+    Measured,
     estimates,
     paired_difference,
     problem_scores,
@@ -56,7 +56,7 @@ def settings_table(runs: Sequence[RunFiles]) -> str:
 
 def evaluation_table(runs: Sequence[RunFiles]) -> str:
     """Return first and last evaluation of every run, with intervals, and differences of runs."""
-    rows: list[tuple[str, dict[str, Estimate]]] = []
+    rows: list[tuple[str, dict[str, Measured]]] = []
     for run in runs:
         if not run.evaluations:
             continue
@@ -152,7 +152,7 @@ def _tile(label: str, value: str, below: str = "") -> str:
     )
 
 
-def _differences(run: RunFiles, place: int, other: RunFiles) -> dict[str, Estimate]:
+def _differences(run: RunFiles, place: int, other: RunFiles) -> dict[str, Measured]:
     """Return the last evaluation of `other` minus evaluation number `place` of `run`, paired."""
     if not run.evaluations or not other.evaluations:
         return {}
@@ -164,7 +164,7 @@ def _differences(run: RunFiles, place: int, other: RunFiles) -> dict[str, Estima
     return {measure: value for measure, value in found.items() if value is not None}
 
 
-def _estimate(value: Estimate | None, measure: str) -> str:
+def _estimate(value: Measured | None, measure: str) -> str:
     if value is None:
         return ""
     mean = _number(value.mean, measure)
