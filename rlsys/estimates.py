@@ -1,11 +1,10 @@
-"""Estimates from samples: pass@k, majority vote, and bootstrap intervals of means.
+"""Estimates from samples: pass@k, and bootstrap intervals of means.
 
 Shapes: P problems, S training seeds, R resamples.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from math import comb
 from typing import Final, NamedTuple
@@ -40,17 +39,6 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
             "the number of samples, and at most all samples can be right"
         )
     return 1.0 - comb(samples - right, k) / comb(samples, k)
-
-
-def majority_vote(answers: Sequence[str | None]) -> str | None:
-    """Return the most frequent answer, the earliest one of several; None if there is no answer.
-
-    None stands for a response without an answer and does not vote. Answers count as equal if their
-    texts are equal, so write them in one form before.
-    """
-    votes = Counter(answer for answer in answers if answer is not None)
-    # Counter keeps the order of first occurrence, and max returns the first of several maxima.
-    return max(votes, key=lambda answer: votes[answer]) if votes else None
 
 
 def bootstrap_mean(values: Sequence[float]) -> Estimate:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from finished_groups import report
 
-from rlsys.estimates import Estimate, bootstrap_mean, majority_vote, paired_bootstrap, pass_at_k
+from rlsys.estimates import Estimate, bootstrap_mean, paired_bootstrap, pass_at_k
 from rlsys.training.evaluation import curve_estimates
 
 
@@ -34,18 +34,6 @@ def test_pass_at_k_has_no_bias() -> None:
     """Four samples that are right with probability 1/2: pass@2 is 3/4 on average."""
     binomial = np.array([1, 4, 6, 4, 1]) / 16
     assert binomial @ [pass_at_k(4, right, 2) for right in range(5)] == pytest.approx(3 / 4)
-
-
-def test_majority_vote() -> None:
-    cases: list[tuple[list[str | None], str | None]] = [
-        (["7", "8", "8"], "8"),
-        (["7", "8", "8", "7"], "7"),  # equally frequent: the earliest
-        ([None, None, None, "8"], "8"),
-        ([None], None),
-        ([], None),
-    ]
-    for answers, expected in cases:
-        assert majority_vote(answers) == expected, answers
 
 
 def test_equal_differences_have_no_interval() -> None:

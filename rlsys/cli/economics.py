@@ -35,7 +35,7 @@ def compare_agents(
         from rlsys.config import EconomicsEvaluationConfig
         from rlsys.config.loading import load_config
 
-        for package in ("openenv", "scipy", "matplotlib", "openai"):
+        for package in ("openenv", "matplotlib", "openai"):
             if find_spec(package) is None:
                 raise UserError(
                     f"eval economics needs {package}; install it with pip install 'rlsys[env,eval]'"
