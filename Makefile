@@ -1,7 +1,7 @@
 # make demo     set up, then train the tiny reasoner with BRPO on this machine (no GPU needed)
 # make test     set up, then lint, type-check and test
 # make chaos    set up, then kill, stop and signal processes and nodes of whole runs (60 minutes)
-# make test-cluster  set up, then train on three Ray nodes in network namespaces (Linux, root)
+# make test-cluster  set up, then train on three Ray nodes in network namespaces (Linux, root), and as jobs
 # make mutants  set up, then check that the tests notice the mistakes of tests/mutants.toml
 # make setup    the environment alone: .venv with the locked CPU stack
 # make docs     the manual as a website in site/, built in an environment of its own: .venv-docs
@@ -27,7 +27,7 @@ chaos: setup
 	    tests/test_signal_moments.py tests/test_hostile_strings.py
 
 test-cluster: setup
-	$(BIN)/python -m pytest --cluster tests/cluster
+	$(BIN)/python -m pytest --cluster tests/cluster tests/test_jobs.py
 
 mutants: setup
 	$(BIN)/python tests/mutants.py

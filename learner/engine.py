@@ -31,6 +31,10 @@ REDUCE_BUCKET = 50_000_000
 """Elements per gradient reduction; DeepSpeed's default, ten times that, allocates gigabytes."""
 
 
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+"""The environment variable with which torch starts no store of its own."""
+
+
 def host_store(address: str, port: int) -> torch.distributed.TCPStore:
     """Serve the meeting point of all ranks at one address of this machine.
 
@@ -52,8 +56,11 @@ def join(
     """Join the process group of all ranks; returns once every rank has.
 
     Returns:
-        On rank 0 the meeting point, which ends with this object.
+        On rank 0 the meeting point, which ends with this object. None elsewhere, and in a process
+        that has joined before.
     """
+    if torch.distributed.is_initialized():
+        return None
     store = host_store(master_address, master_port) if spec.rank == 0 else None
     os.environ.update(
         RANK=str(spec.rank),
@@ -61,9 +68,9 @@ def join(
         WORLD_SIZE=str(spec.config.ranks),
         MASTER_ADDR=master_address,
         MASTER_PORT=str(master_port),
-        TORCHELASTIC_USE_AGENT_STORE="True",  # torch then starts no store of its own
         DS_ACCELERATOR=spec.device_type,
     )
+    os.environ[AGENT_STORE] = "True"
     if spec.rank == 0:
         address = master_address
     else:
@@ -83,6 +90,8 @@ def join(
     sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None  # type: ignore[attr-defined]
     backend = "nccl" if spec.device_type == "cuda" else "gloo"
     deepspeed.init_distributed(dist_backend=backend, verbose=False)
+    # A process that this one starts may serve a store of its own.
+    del os.environ[AGENT_STORE]
     return store
 
 

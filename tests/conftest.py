@@ -26,7 +26,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--chaos", action="store_true", help="run the faults that the gate leaves out (make chaos)"
     )
     parser.addoption(
-        "--cluster", action="store_true", help="run the faults of nodes too (make test-cluster)"
+        "--cluster",
+        action="store_true",
+        help="run on clusters of several nodes and as jobs (make test-cluster)",
     )
 
 
@@ -34,7 +36,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("chaos") and not item.config.getoption("--chaos"):
         pytest.skip("one of the longer faults: make chaos")
     if item.get_closest_marker("cluster") and not item.config.getoption("--cluster"):
-        pytest.skip("a fault of whole nodes: make test-cluster")
+        pytest.skip("a cluster or its jobs: make test-cluster")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

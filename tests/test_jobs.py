@@ -25,7 +25,7 @@ from commands import MARK, Command, wait_until
 from rlsys.training.run_folder import last_checkpoint
 from rlsys.training.run_lock import LOCK
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.timeout(900)]
 
 BIN = Path(sys.executable).parent
 

@@ -18,7 +18,7 @@ from rich.text import Text
 from rlsys.config import (
     RunConfig,
 )
-from rlsys.errors import ConfigError, ResourceError
+from rlsys.errors import ConfigError, ModelError, ResourceError
 from rlsys.launch.machine import busy_cards, unwritable_cache
 from rlsys.launch.resources import (
     bundles,
@@ -65,7 +65,12 @@ def check_shared_memory(config: RunConfig, folder: Path = Path("/dev/shm")) -> N
     from rlsys.planning.shape import read_shape
 
     itemsize = 2 if config.model.dtype == "bfloat16" else 4
-    weights = read_shape(config.model.path).parameters * itemsize
+    try:
+        weights = read_shape(config.model.path).parameters * itemsize
+    except (
+        ModelError
+    ):  # a family whose parameters rlsys.planning cannot count; it trains all the same
+        return
     # A new file of each part stands beside the old one until it is complete.
     needed = weights + min(config.sync.bucket_mib * MIB, weights)
     free = shutil.disk_usage(folder).free

@@ -18,7 +18,7 @@ from node_cluster import NodeCluster, NodeSpec, node_cluster, why_not
 
 from rlsys.reporting.metrics_file import METRICS, read_rows
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.timeout(600)]
 
 RUN_SECONDS = 240.0
 NODES = [  # the first one is the head and runs the job's driver
@@ -115,7 +115,6 @@ def test_the_doctor_examines_every_node(cluster: NodeCluster, config_file: Path)
     assert "16 MiB over 2 ranks in" in output, output
 
 
-@pytest.mark.cluster
 def test_a_cut_link_and_a_killed_node(cluster: NodeCluster, config_file: Path) -> None:
     run_dir = cluster.folder / "faults"
     job = cluster.submit("rlsys", "train", config_file, "steps=60", f"run_dir={run_dir}")
