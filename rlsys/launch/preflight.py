@@ -67,10 +67,8 @@ def check_shared_memory(config: RunConfig, folder: Path = Path("/dev/shm")) -> N
     itemsize = 2 if config.model.dtype == "bfloat16" else 4
     try:
         weights = read_shape(config.model.path).parameters * itemsize
-    except (
-        ModelError
-    ):  # a family whose parameters rlsys.planning cannot count; it trains all the same
-        return
+    except ModelError:
+        return  # a family whose parameters cannot be counted trains all the same
     # A new file of each part stands beside the old one until it is complete.
     needed = weights + min(config.sync.bucket_mib * MIB, weights)
     free = shutil.disk_usage(folder).free
