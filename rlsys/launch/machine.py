@@ -40,6 +40,8 @@ BUSY_MIB: Final = 2048
 NO_PROXY: Final = ("no_proxy", "NO_PROXY")
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
+NOT_RAY: Final = "something else than Ray listens there"
+
 ADDRESS_REMEDY: Final = (
     "set RAY_ADDRESS=HOST:6379 of a running cluster, RAY_ADDRESS=auto on a node of it, or unset "
     "RAY_ADDRESS to run on this machine alone"
@@ -139,12 +141,12 @@ def _no_cluster_at(host: str, port: int) -> str | None:
             shown = (("authorization", f"Bearer {_token()}"),)
             channel.unary_unary(CLUSTER_ID)(b"", timeout=CONNECT_SECONDS, metadata=shown)
         except grpc.RpcError as error:
-            return _refusal(error.code().name)
+            return _refusal(error.code().name, error.details() or "")
     return None
 
 
-def _refusal(code: str) -> str | None:
-    """Return what the status of a gRPC call says against a run, or None."""
+def _refusal(code: str, details: str) -> str | None:
+    """Return what the status of a gRPC call and its details say against a run, or None."""
     match code:
         case "UNAUTHENTICATED" if _auth_mode() in ("token", "disabled"):
             return (
@@ -154,7 +156,11 @@ def _refusal(code: str) -> str | None:
         case "DEADLINE_EXCEEDED":
             return f"no answer within {CONNECT_SECONDS:g} s"
         case "UNAVAILABLE":
-            return "something else than Ray listens there"
+            return NOT_RAY
+        # gRPC's words for a server that speaks HTTP and not gRPC: a proxy, for instance, that
+        # accepts connections to any address.
+        case "UNIMPLEMENTED" if "http2 header" in details:
+            return NOT_RAY
         case _:  # other versions of Ray may not know the call, and yet they answer
             return None
 

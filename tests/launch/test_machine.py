@@ -281,3 +281,10 @@ def test_a_cluster_that_refuses_is_one_sentence(monkeypatch: pytest.MonkeyPatch)
     sentence = r"at RAY_ADDRESS 'head:6379' refuses .*RAY_AUTH_TOKEN"
     with pytest.raises(ResourceError, match=sentence), session.ray_session(RunConfig()):
         pass
+
+
+def test_a_proxy_is_no_cluster_and_an_older_ray_is_one() -> None:
+    """A proxy accepts connections to any address; other versions of Ray may not know the call."""
+    refused = machine._refusal("UNIMPLEMENTED", "Received http2 header with status: 404")
+    assert refused == machine.NOT_RAY
+    assert machine._refusal("UNIMPLEMENTED", "") is None
