@@ -25,6 +25,8 @@ from rlsys.cli.submit import Retries, submit
 
 if TYPE_CHECKING:
     from rlsys.config import RunConfig
+    from rlsys.reporting.metrics_file import EvaluationRecord
+    from rlsys.training.mirror import Mirror
 
 
 class _Commands(TyperGroup):
@@ -95,13 +97,12 @@ def train(
         command = train_command([str(config_file), *(overrides or [])])
         raise typer.Exit(Attempts(command, typer.echo).run(retries))
     with sentences():
-        from rlsys.config.loading import dump_config, load_config
+        from rlsys.config.loading import load_config
         from rlsys.launch.machine import check_machine
-        from rlsys.launch.preflight import batch_table, check_local_gpus, run_warnings
+        from rlsys.launch.preflight import check_local_gpus, run_warnings
         from rlsys.reporting.metrics_file import read_reference
         from rlsys.training.mirror import mirror_of
         from rlsys.training.run_folder import (
-            CHECKPOINTS,
             EXPORT,
             check_resume,
             check_writable,
@@ -130,34 +131,43 @@ def train(
         if dry_run:
             _dry_run(config)
             return
-        from rlsys.launch import training
-        from rlsys.reporting.reporter import RunReporter
-        from rlsys.training.checkpoints import CheckpointStore
+        _train(config, mirror, reference)
 
-        with (
-            run_lock(config.run_dir, typer.echo),
-            RunReporter(
-                config.run_dir, config.steps, terminal(), reference, config.reporting
-            ) as reporter,
-        ):
-            checkpoints = CheckpointStore(
-                config.run_dir / CHECKPOINTS,
-                config.checkpoint.keep,
-                reporter.message,
-                copy=None if mirror is None else mirror.save,
-            )
-            resumed = checkpoints.latest()
-            resumed_step = 0 if resumed is None else resumed.step
-            reporter.start(dump_config(config), batch_table(config), resumed_step)
-            if mirror is not None:
-                mirror.tell = reporter.message
-                mirror.claim()
-            finished = training.train(config, reporter, checkpoints, resumed)
-            if mirror is not None:
-                mirror.finish()
-            if not finished:
-                raise typer.Exit(STOPPED)
-            reporter.final_table()
+
+def _train(config: RunConfig, mirror: Mirror | None, reference: EvaluationRecord | None) -> None:
+    """Train under the lock of the run directory; `reference` is what evaluations compare with."""
+    from rlsys.config.loading import dump_config
+    from rlsys.launch import training
+    from rlsys.launch.preflight import batch_table
+    from rlsys.reporting.reporter import RunReporter
+    from rlsys.training.checkpoints import CheckpointStore
+    from rlsys.training.run_folder import CHECKPOINTS
+    from rlsys.training.run_lock import run_lock
+
+    with (
+        run_lock(config.run_dir, typer.echo),
+        RunReporter(
+            config.run_dir, config.steps, terminal(), reference, config.reporting
+        ) as reporter,
+    ):
+        checkpoints = CheckpointStore(
+            config.run_dir / CHECKPOINTS,
+            config.checkpoint.keep,
+            reporter.message,
+            copy=None if mirror is None else mirror.save,
+        )
+        resumed = checkpoints.latest()
+        resumed_step = 0 if resumed is None else resumed.step
+        reporter.start(dump_config(config), batch_table(config), resumed_step)
+        if mirror is not None:
+            mirror.tell = reporter.message
+            mirror.claim()
+        finished = training.train(config, reporter, checkpoints, resumed)
+        if mirror is not None:
+            mirror.finish()
+        if not finished:
+            raise typer.Exit(STOPPED)
+        reporter.final_table()
 
 
 def _dry_run(config: RunConfig) -> None:
