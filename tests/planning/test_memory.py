@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from model_shapes import QWEN2_1_5B
 
 from rlsys.planning.cards import GIB
 from rlsys.planning.memory import (
@@ -21,17 +22,6 @@ from rlsys.planning.shape import ModelShape
 from rlsys.planning.workload import LearnerRows
 
 MEASURED = Path(__file__).parents[2] / "benchmarks/results/learner_speed_H200.jsonl"
-QWEN2_1_5B = ModelShape(
-    layers=28,
-    hidden=1536,
-    intermediate=8960,
-    heads=12,
-    kv_heads=2,
-    head_dim=128,
-    vocabulary=151_936,
-    tied=True,
-    qkv_bias=True,
-)
 TOY = ModelShape(
     layers=2,
     hidden=64,

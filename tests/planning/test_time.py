@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from model_shapes import QWEN2_1_5B
 
 from rlsys.planning.cards import CARDS, Card
-from rlsys.planning.shape import ModelShape
 from rlsys.planning.time import (
     GenerationLoad,
     Stage,
@@ -25,17 +25,6 @@ from rlsys.planning.workload import EpisodeTree, LearnerRows
 
 MEASURED = Path(__file__).parents[2] / "benchmarks/results/learner_speed_H200.jsonl"
 H100, H200 = CARDS["h100"], CARDS["h200"]
-QWEN2_1_5B = ModelShape(
-    layers=28,
-    hidden=1536,
-    intermediate=8960,
-    heads=12,
-    kv_heads=2,
-    head_dim=128,
-    vocabulary=151_936,
-    tied=True,
-    qkv_bias=True,
-)
 MEASURED_TREE = EpisodeTree(
     prompt=100,
     thought=8000,
