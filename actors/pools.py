@@ -147,7 +147,11 @@ class GenerationPool:
         return versions[0]
 
     async def counts(self) -> EngineCounts:
-        """Prompt tokens handled so far by all engines that live."""
+        """Prompt tokens handled so far by the engines that take part in weight updates.
+
+        Others are not asked: one that waits for a node with room would answer only then, and the
+        report of every step, which needs these numbers, would wait for it.
+        """
 
         async def count(engine: EngineHandle) -> EngineCounts:
             try:
@@ -155,7 +159,8 @@ class GenerationPool:
             except EngineDied:
                 return EngineCounts()
 
-        counts = await asyncio.gather(*map(count, self.engines))
+        taking_part = [self.engines[engine] for engine in self.sink.members]
+        counts = await asyncio.gather(*map(count, taking_part))
         return EngineCounts(
             prompt_tokens=sum(c.prompt_tokens for c in counts),
             cached_tokens=sum(c.cached_tokens for c in counts),
