@@ -137,6 +137,24 @@ def test_numbers_of_all_engines_are_joined() -> None:
     assert gap == pytest.approx(0.3)
 
 
+def test_an_engine_that_left_is_not_asked_for_its_numbers() -> None:
+    """It may wait for a node, for as long as none has room."""
+
+    async def never() -> EngineCounts:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    async def scenario() -> EngineCounts:
+        engines = [Engine(1), Engine(3)]
+        engines[0].counts = Method(never)
+        pool = GenerationPool(engines)
+        pool.sink.leave(0)
+        async with asyncio.timeout(5):
+            return await pool.counts()
+
+    assert asyncio.run(scenario()) == EngineCounts(prompt_tokens=10, cached_tokens=3)
+
+
 def test_workers_follow_the_learner_in_the_nccl_group() -> None:
     """Rank 0 is the learner's: two engines of two workers begin at ranks 1 and 3 of five."""
     engines = [Engine(0), Engine(1)]
