@@ -7,6 +7,7 @@ killed must end with the same weights, bit for bit.
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,8 +90,10 @@ def test_the_only_engine_is_killed(start: Start, undisturbed: dict[str, Any]) ->
     command.wait_for_step(12)
     vllm_process(command).kill()
     ends_as(command, undisturbed)
-    assert "engine 0 died; it is started again" in command.output
-    assert "engine 0 lost the processes of vLLM" in command.output
+    # Both kills may come during a weight sync.
+    found = re.findall("engine 0 (.*); it is started again", command.output)
+    assert found[0] in {"died", "died during a weight sync"}
+    assert found[1] in {"lost the processes of vLLM", "died during a weight sync"}
     assert command.output.count("engine 0 serves again with the weights of version") == 2
     assert {row.get("engines/restarts", 0) for row in command.steps()} == {0, 1, 2}
     assert command.steps()[-1]["engines/alive"] == 1

@@ -221,7 +221,8 @@ def test_two_ranks_run_ahead_until_an_engine_dies_for_the_last_time(start: Start
     assert command.wait(60) == 1, command.output
     assert command.all_gone(15), command.processes()
     rows = command.steps()
-    assert max(row["gap/canary"] for row in rows) < 1e-3
+    # The kill may come during a weight sync, and then no engine was left to answer the canary.
+    assert max(row["gap/canary"] for row in rows if row["gap/canary"] is not None) < 1e-3
     assert max(row["gap/mean"] for row in rows if row["staleness/max"] == 0) < 1e-3
     assert {row["staleness/max"] for row in rows} == {0.0, 1.0}
     assert max(row["grad_norm"] for row in rows) > 0
