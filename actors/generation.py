@@ -24,7 +24,7 @@ import numpy as np
 from actors.engine_state import EngineCounts, Heartbeat
 from actors.sampled_logprobs import LogprobFetcher, Span, candidates, sampled_logprobs
 from actors.stored_bucket import bucket_file
-from actors.vllm_settings import EngineSpec, engine_args
+from actors.vllm_settings import EngineSpec, engine_args, use_socket_folder_of_ray
 from actors.weight_receiver import WeightReceiver
 from rlsys.errors import EngineDied, EngineError, SyncError
 from rlsys.types import Completion, Floats, GenerationRequest, Tokens
@@ -72,6 +72,7 @@ class GenerationActor:
         from vllm import __version__
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        use_socket_folder_of_ray()
         try:
             self._engine = AsyncLLM.from_engine_args(engine_args(self._spec))
         except Exception as error:

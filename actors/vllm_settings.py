@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 
 CPU_BATCH_TOKENS = 4096
 """Tokens of one engine step on the CPU; a longer prompt raises it."""
+LONGEST_SOCKET_PATH = 107
+"""Characters that Linux allows in the path of a Unix socket."""
+SOCKET_NAME_LENGTH = 37
+"""Characters of the name that vLLM gives a socket, with the slash before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +89,19 @@ def engine_environment(*, on_gpu: bool, threads: int) -> dict[str, str]:
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_CI_ENV": "1",  # no warm-up pass at start
     }
+
+
+def use_socket_folder_of_ray() -> None:
+    """Let vLLM put its sockets beside those of Ray; call it in an actor, before vLLM starts.
+
+    An engine that is killed leaves its sockets behind, and vLLM would put them into the folder of
+    temporary files itself.
+    """
+    import ray
+
+    node = ray._private.worker._global_node
+    if node is None:
+        return  # a process that Ray did not start
+    folder = node.get_sockets_dir_path()
+    if len(folder) + SOCKET_NAME_LENGTH <= LONGEST_SOCKET_PATH:
+        os.environ["VLLM_RPC_BASE_PATH"] = folder
