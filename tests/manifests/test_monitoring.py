@@ -44,11 +44,12 @@ def test_every_panel_asks_for_metrics_that_exist() -> None:
 
 
 def test_prometheus_scrapes_plain_nodes_and_pods() -> None:
-    jobs = yaml.safe_load((FOLDER / "prometheus.yaml").read_text())["scrape_configs"]
-    files, pods = (
-        jobs[0]["file_sd_configs"][0]["files"],
-        {tuple(rule.get("source_labels", [])): rule for rule in jobs[1]["relabel_configs"]},
+    (plain,), (kubernetes,) = (
+        yaml.safe_load((FOLDER / name).read_text())["scrape_configs"]
+        for name in ("prometheus.yaml", "prometheus-kubernetes.yaml")
     )
-    assert files == ["/tmp/ray/prom_metrics_service_discovery.json"]
+    (found,) = plain["file_sd_configs"]
+    assert found == {"files": ["/tmp/ray/prom_metrics_service_discovery.json"]}
+    pods = {tuple(rule.get("source_labels", [])): rule for rule in kubernetes["relabel_configs"]}
     assert pods["__meta_kubernetes_pod_label_ray_io_is_ray_node",]["regex"] == "yes"
     assert pods["__meta_kubernetes_pod_container_port_name",]["regex"] == "metrics"
