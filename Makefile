@@ -1,6 +1,7 @@
 # make demo     set up, then train the tiny reasoner with BRPO on this machine (no GPU needed)
 # make test     set up, then lint, type-check and test
 # make chaos    set up, then kill, stop and signal processes and nodes of whole runs (60 minutes)
+# make test-long  set up, then train with further models and settings (15 minutes)
 # make test-cluster  set up, then train on three Ray nodes in network namespaces (Linux, root), and as jobs
 # make mutants  set up, then check that the tests notice the mistakes of tests/mutants.toml
 # make setup    the environment alone: .venv with the locked CPU stack
@@ -13,14 +14,16 @@ READY := $(VENV)/.ready
 DOCS_VENV := .venv-docs
 DOCS_READY := $(DOCS_VENV)/.ready
 
-.PHONY: demo test test-cluster chaos mutants setup lint format docs clean
+.PHONY: demo test test-long test-cluster chaos mutants setup lint format docs clean
 
 demo: setup
 	$(BIN)/rlsys train configs/demo.yaml
 
 test: setup lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
-	$(BIN)/python tests/mutants.py
+
+test-long: setup
+	$(BIN)/python -m pytest --long -m long
 
 chaos: setup
 	$(BIN)/python -m pytest --chaos tests/test_faults.py tests/test_chaos.py tests/test_nodes.py \

@@ -21,22 +21,23 @@ os.environ.update(
 )
 
 
+LEFT_OUT = {
+    "chaos": "the longer faults of whole runs (make chaos)",
+    "cluster": "clusters of several nodes, and jobs (make test-cluster)",
+    "long": "further models and settings of whole runs (make test-long)",
+}
+"""Marks of the tests that the gate leaves out; the option of the same name runs them."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--chaos", action="store_true", help="run the faults that the gate leaves out (make chaos)"
-    )
-    parser.addoption(
-        "--cluster",
-        action="store_true",
-        help="run on clusters of several nodes and as jobs (make test-cluster)",
-    )
+    for mark, tests in LEFT_OUT.items():
+        parser.addoption(f"--{mark}", action="store_true", help=f"run {tests}")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("chaos") and not item.config.getoption("--chaos"):
-        pytest.skip("one of the longer faults: make chaos")
-    if item.get_closest_marker("cluster") and not item.config.getoption("--cluster"):
-        pytest.skip("a cluster or its jobs: make test-cluster")
+    for mark, tests in LEFT_OUT.items():
+        if item.get_closest_marker(mark) and not item.config.getoption(f"--{mark}"):
+            pytest.skip(tests)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

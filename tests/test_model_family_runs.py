@@ -240,6 +240,9 @@ def train(folder: Path, tmp_path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.parametrize(
+    "family", ["qwen2.5", pytest.param("llama-3", marks=pytest.mark.long)], indirect=True
+)
 def test_two_steps_of_training(folder: Path, tmp_path: Path) -> None:
     rows = train(folder, tmp_path)
     assert max(row["thought/closed"] for row in rows) > 0
@@ -257,7 +260,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 EXPERTS = {"head_dim": 32, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", ["gemma3_text", pytest.param("mistral", marks=pytest.mark.long)])
 def test_other_families_train(name: str, tmp_path: Path) -> None:
     """Sliding windows, whose paths are rows of their own."""
     train(build_model(name, OTHERS[name], tmp_path / name), tmp_path)
