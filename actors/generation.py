@@ -133,6 +133,7 @@ class GenerationActor:
             n=request.n,
             max_tokens=request.max_tokens,
             temperature=request.temperature,
+            top_p=request.top_p,
             stop_token_ids=list(request.stop_token_ids),
             ignore_eos=True,  # the request names every token that ends it
             seed=request.seed,

@@ -10,16 +10,18 @@ from rlsys.config import OptimizerConfig
 def learning_rate(step: int, config: OptimizerConfig, total_steps: int) -> float:
     """Return the learning rate of optimizer step `step`, counted from 0.
 
-    The rate rises linearly over `warmup_steps`, reaching its full value at step `warmup_steps - 1`.
+    The rate rises linearly over the warm-up, `warmup_steps` or `warmup_ratio` of `total_steps`, and
+    has its full value at the last step of it.
     Over the rest of `total_steps` it stays (constant), or falls towards 0 in a straight line
     (linear) or half a cosine (cosine); steps past the end keep the last value.
 
     Example: learning_rate(5, OptimizerConfig(learning_rate=1.0, schedule="linear"), 10) == 0.5
     """
-    if step < config.warmup_steps:
-        return config.learning_rate * (step + 1) / config.warmup_steps
-    length = max(total_steps - config.warmup_steps, 1)
-    progress = min((step - config.warmup_steps) / length, 1.0)
+    warmup = config.warmup_steps or math.ceil(config.warmup_ratio * total_steps)
+    if step < warmup:
+        return config.learning_rate * (step + 1) / warmup
+    length = max(total_steps - warmup, 1)
+    progress = min((step - warmup) / length, 1.0)
     match config.schedule:
         case "constant":
             factor = 1.0

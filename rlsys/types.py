@@ -118,6 +118,10 @@ class GenerationRequest:
     """Number of most likely tokens to return at every position, at most 20."""
     stop_text: str | None = None
     """Generation also ends after the token that completes this text; the completion includes it."""
+    top_p: float = 1.0
+    """Only the most likely tokens whose probabilities add up to this are sampled. Below 1 the
+    log-probs are those of this smaller distribution, which the learner does not compute: such
+    samples are for evaluations and must not be trained."""
 
 
 class Candidates(NamedTuple):

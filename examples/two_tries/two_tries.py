@@ -121,6 +121,7 @@ class TwoTries(ProblemEnvironment):
             max_tokens=max_tokens,
             stop_token_ids=eos_ids(self.context.tokenizer),
             temperature=self.context.temperature,
+            top_p=self.context.top_p,
             # From the place of the request alone, so that the same run samples the same tokens.
             seed=derive_seed(self.context.seed, *path),
             engine=engine,

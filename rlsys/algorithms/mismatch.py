@@ -8,6 +8,7 @@ gradient. But a few very large weights would dominate it, so the weights are lim
     icepop             w if floor <= w <= cap, else 0                    IcePop, arXiv 2510.18855
     sequence_truncate  min(product of w over the response, cap)          sequence-level TIS
     sequence_mask      w if floor <= geometric mean of w <= cap, else 0  geometric sequence mask
+    none               1                                                 no correction
 
 TIS: Yao et al., "Your efficient RL framework secretly brings you off-policy RL training", 2025.
 
@@ -34,6 +35,8 @@ def importance_weights(
             by the two rules for sequences.
         config: `importance`, `importance_cap` and `importance_floor`.
     """
+    if config.importance == "none":
+        return torch.ones_like(log_ratio_T), torch.zeros_like(trained_T)
     cap, floor = config.importance_cap, config.importance_floor or 0.0
     weights_T = torch.exp(log_ratio_T)
     if config.importance == "truncate":

@@ -98,6 +98,7 @@ def train(
         raise typer.Exit(Attempts(command, typer.echo).run(retries))
     with sentences():
         from rlsys.config.loading import load_config
+        from rlsys.launch.epochs import run_with_steps
         from rlsys.launch.machine import check_machine
         from rlsys.launch.preflight import check_local_gpus, run_warnings
         from rlsys.reporting.metrics_file import read_reference
@@ -118,6 +119,7 @@ def train(
             with run_lock(config.run_dir, typer.echo):
                 mirror.restore()
         check_resume(config)
+        config = run_with_steps(config)
         if (step := finished_step(config)) is not None:
             typer.echo(
                 f"the run in {config.run_dir} is finished after step {step}, and its result is in "
@@ -183,6 +185,8 @@ def _dry_run(config: RunConfig) -> None:
     console = terminal()
     console.print(batch_table(config))
     console.print(check_inputs(config).summary, highlight=False)
+    if config.epochs is not None:
+        console.print(f"{config.epochs} epochs: {config.steps:,} steps", highlight=False)
     check_shared_memory(config)
     folder = config.run_dir / CHECKPOINTS
     resumed = CheckpointStore(folder, config.checkpoint.keep, typer.echo).inspect()
@@ -208,9 +212,12 @@ def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
         check_local_gpus(config)
         check_model(config.model, on_cpu=False, trained=True)
         from rlsys.launch import supervised
+        from rlsys.launch.epochs import sft_with_steps
         from rlsys.reporting.reporter import RunReporter
         from rlsys.training.run_lock import run_lock
 
+        rows = supervised.load_rows(config)
+        config = sft_with_steps(config, rows)
         with (
             run_lock(config.run_dir, typer.echo),
             RunReporter(
@@ -219,7 +226,7 @@ def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
         ):
             steps = f"{config.steps} steps of {config.rows_per_step} rows"
             reporter.start(dump_config(config), steps)
-            supervised.sft(config, reporter)
+            supervised.sft(config, rows, reporter)
 
 
 @app.command(name="eval", context_settings=SETTINGS_AS_OPTIONS)

@@ -232,6 +232,11 @@ class ReflectionEpisodes(ThoughtSection):
     type: Literal["reflection"] = "reflection"
     budget: PositiveInt = 8192
     """Most tokens of a thought; one that has not ended by then is closed by force."""
+    originals: Literal["forced", "free"] = "forced"
+    """`forced` puts `answer_header` between a training thought and its answer. `free` forces
+    nothing, as the released code: the policy goes on after its own end of thought, `budget` limits
+    thought and answer together, and a response that has not ended by then is graded as it stands.
+    Revisions and evaluations are always forced."""
     revision: RevisionConfig | None = None
     """None grows originals only, and needs no reflection model."""
 
@@ -249,8 +254,13 @@ class ReflectionEpisodes(ThoughtSection):
 
     @property
     def longest_episode(self) -> int:
-        """The budget + an answer + a revised answer."""
-        return self.budget + self.answer_tokens + self.revision_tokens
+        """The budget + an answer, unless that is within the budget + a revised answer."""
+        return self.budget + self._original_tokens + self.revision_tokens
+
+    @property
+    def _original_tokens(self) -> int:
+        """Most sampled tokens of an original's answer beyond the budget."""
+        return self.answer_tokens if self.originals == "forced" else 0
 
     @property
     def scores_per_episode(self) -> int:
@@ -263,7 +273,7 @@ class ReflectionEpisodes(ThoughtSection):
         revised = self.revision is not None
         return (
             "originals" + " and revisions" * revised,
-            f"{self.budget} thought + {self.answer_tokens} answer"
+            f"{self.budget} thought + {self._original_tokens} answer"
             + f" + {self.revision_tokens} revised answer" * revised
             + " per episode",
         )

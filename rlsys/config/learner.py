@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from rlsys.config.base import Fraction, NonNegativeFloat, NonNegativeInt, Section
+from rlsys.config.base import Fraction, NonNegativeFloat, NonNegativeInt, Section, Share
 
 
 class BatchConfig(Section):
@@ -62,6 +62,18 @@ class OptimizerConfig(Section):
     max_grad_norm: PositiveFloat = 1.0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: NonNegativeInt = 0
+    """Optimizer steps in which the rate rises."""
+    warmup_ratio: Share = 0.0
+    """The same as a share of all optimizer steps, rounded up."""
+
+    @model_validator(mode="after")
+    def _one_warm_up(self) -> OptimizerConfig:
+        if self.warmup_steps and self.warmup_ratio:
+            raise ValueError(
+                f"warmup_steps {self.warmup_steps} and warmup_ratio {self.warmup_ratio:g} both set "
+                "the warm-up; leave one of them out"
+            )
+        return self
 
 
 Projection = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

@@ -39,11 +39,14 @@ class LossConfig(Section):
     a token pays for itself and for the tokens after it. Use `kl_estimator: k1` then: the gradient
     of the others is biased."""
     entropy_coefficient: NonNegativeFloat = 0.0
-    importance: Literal["truncate", "icepop", "sequence_truncate", "sequence_mask"] = "truncate"
+    importance: Literal[
+        "truncate", "icepop", "sequence_truncate", "sequence_mask", "none"
+    ] = "truncate"
     """Correction for the difference between engine and learner. With w = learner / engine:
     `truncate` weighs a token by min(w, cap) (TIS), `sequence_truncate` by min(product of w over the
     episode, cap); `icepop` removes tokens whose w is outside [floor, cap] (arXiv 2510.18855, with
-    0.5 and 5), `sequence_mask` episodes whose geometric mean of w is outside."""
+    0.5 and 5), `sequence_mask` episodes whose geometric mean of w is outside. `none` corrects
+    nothing, as code that does not use the log-probs of the engine."""
     importance_cap: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 2.0
     """Upper limit of the importance weight between engine and learner; .inf sets none."""
     importance_floor: NonNegativeFloat | None = None

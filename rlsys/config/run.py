@@ -11,10 +11,10 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from rlsys.config.algorithms import Algorithm, BrpoConfig
-from rlsys.config.base import NonNegativeInt, Section, check_budgets
+from rlsys.config.base import Fraction, NonNegativeInt, Section, check_budgets
 from rlsys.config.cluster import ClusterConfig
 from rlsys.config.data import DataConfig
-from rlsys.config.dialogues import EconomicsDialogue, OpenEnvDialogue
+from rlsys.config.dialogues import DialogueSection, EconomicsDialogue, OpenEnvDialogue
 from rlsys.config.environments import AnytimeConfig, ReflectionEpisodes, RevisionConfig
 from rlsys.config.grading import GradingConfig
 from rlsys.config.learner import BatchConfig, LearnerConfig
@@ -64,6 +64,9 @@ class EvaluationConfig(Section):
     answers: PositiveInt = 1
     """Answers per cut."""
     temperature: PositiveFloat = 1.0
+    top_p: Fraction = 1.0
+    """Sample only from the most likely tokens whose probabilities add up to this. Training has no
+    such key: the learner's log-probs are those of all tokens."""
     reference: Path | None = None
     """Folder of a run or evaluation whose first numbers token ratios are taken against, for
     instance of the starting model; None takes this run's own."""
@@ -111,6 +114,9 @@ class RunConfig(Section):
     seed: NonNegativeInt = 0
     steps: PositiveInt = 100
     """Training steps of the whole run."""
+    epochs: PositiveInt | None = None
+    """Passes over the training problems, which replace `steps`: this number times the problems
+    divided by batch.problems, rounded down. None leaves `steps` as it is."""
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     environment: Environment = AnytimeConfig()
@@ -143,6 +149,11 @@ class RunConfig(Section):
         algorithm.check(environment, self.batch.group_size)
         self._check_responses()
         self._check_normalisation()
+        if self.epochs is not None and isinstance(environment, DialogueSection):
+            raise ValueError(
+                f"epochs {self.epochs} needs problems of `data`, and the episodes of "
+                f"environment.type {environment.type!r} are drawn without end; use steps"
+            )
         return self
 
     def _check_responses(self) -> None:

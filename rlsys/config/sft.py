@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from rlsys.config.base import NonNegativeFloat, NonNegativeInt, Section, Share
 from rlsys.config.cluster import LearnerCluster
@@ -129,6 +129,9 @@ class SftConfig(Section):
     run_dir: Path = Path("runs/sft")
     seed: NonNegativeInt = 0
     steps: PositiveInt = 100
+    epochs: PositiveInt | None = None
+    """Passes over the rows of the files, which replace `steps`: this number times the rows divided
+    by `rows_per_step`, rounded down. None leaves `steps` as it is."""
     model: ModelConfig = ModelConfig()
     data: SftData = Field(default_factory=lambda: ArithmeticTraces())
     rows_per_step: PositiveInt = 256
@@ -138,3 +141,12 @@ class SftConfig(Section):
     cluster: LearnerCluster = LearnerCluster()
     log_every: PositiveInt = 10
     reporting: ReportingConfig = ReportingConfig()
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> SftConfig:
+        if self.epochs is not None and self.data.source in ("arithmetic", "dialogue"):
+            raise ValueError(
+                f"epochs {self.epochs} needs rows from files, and data.source "
+                f"{self.data.source!r} makes rows without end; use steps"
+            )
+        return self

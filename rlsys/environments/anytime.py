@@ -330,6 +330,7 @@ def thought_sampler(context: RolloutContext, settings: ThoughtSection) -> Though
         think=ThinkTokens.resolve(context.tokenizer, settings),
         decode=context.decode,
         temperature=context.temperature,
+        top_p=context.top_p,
         generator=context.generator,
         grader=context.grader,
     )

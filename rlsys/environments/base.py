@@ -114,6 +114,11 @@ class RolloutContext:
         return config.generation.temperature if self.training else config.evaluation.temperature
 
     @property
+    def top_p(self) -> float:
+        """Share of the probability that is sampled from: 1 in training, see GenerationRequest."""
+        return 1.0 if self.training else self.config.evaluation.top_p
+
+    @property
     def seed(self) -> int:
         """Seed from which the seed of every request is derived."""
         # Training group i and evaluation group i would otherwise have the same request seeds.

@@ -88,6 +88,7 @@ class DialogueEnvironment(EnvironmentClass):
     max_turns: int | None
     """Most replies of an episode; None if the environment always ends its episodes."""
     temperature: float
+    top_p: float = 1.0
     seed: int
     """Seed of the run; the seed of every request is derived from it."""
     attempts: int
@@ -111,6 +112,7 @@ class DialogueEnvironment(EnvironmentClass):
             max_length=context.max_length,
             max_turns=max_turns,
             temperature=context.temperature,
+            top_p=context.top_p,
             seed=context.seed,
             attempts=settings.attempts,
         )
@@ -179,6 +181,7 @@ class DialogueEnvironment(EnvironmentClass):
             max_tokens=room,
             stop_token_ids=self.stop_ids,
             temperature=self.temperature,
+            top_p=self.top_p,
             seed=derive_seed(self.seed, index, "reply", number, attempt, len(trunk.rewards)),
             engine=trunk.engine,
         )

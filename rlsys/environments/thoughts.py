@@ -14,7 +14,7 @@ they are never trained.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -57,6 +57,17 @@ class AnswerRequest(NamedTuple):
     """The engine that sampled the thought, whose prefix cache holds it; None for any engine."""
 
 
+class RestRequest(NamedTuple):
+    """A request for what the policy writes after a thought without any forced text."""
+
+    prompt: Tokens
+    thought: Completion
+    gold: str
+    max_tokens: int
+    """Most tokens of thought and rest together."""
+    seed: int
+
+
 class GradedAnswer(NamedTuple):
     """One answer and its verdict."""
 
@@ -74,6 +85,8 @@ class ThoughtSampler:
     temperature: float
     generator: Generator
     grader: Grader
+    top_p: float = 1.0
+    """Share of the probability that is sampled from, see GenerationRequest; 1 in training."""
 
     async def sample_thoughts(self, requests: Sequence[ThoughtRequest]) -> list[list[Completion]]:
         """Return the thoughts of every request, in order.
@@ -89,6 +102,7 @@ class ThoughtSampler:
                     stop_token_ids=(*self.think.end.stop_token_ids, *self.think.eos_ids),
                     stop_text=self.think.end.stop_text,
                     temperature=self.temperature,
+                    top_p=self.top_p,
                     seed=request.seed,
                 )
                 for request in requests
@@ -110,6 +124,7 @@ class ThoughtSampler:
                     # Not the end of thought: an answer with a second one is graded wrong.
                     stop_token_ids=self.think.eos_ids,
                     temperature=self.temperature,
+                    top_p=self.top_p,
                     seed=request.seed,
                     engine=request.engine,
                 )
@@ -118,6 +133,43 @@ class ThoughtSampler:
         )
         verdicts = await self._grade(requests, completions)
         return [list(map(GradedAnswer, *pair)) for pair in zip(completions, verdicts, strict=True)]
+
+    async def sample_rests(self, requests: Sequence[RestRequest]) -> list[GradedAnswer]:
+        """Return the rest of every response and the verdict on the whole response as it stands.
+
+        A thought that has not ended, or that ended the turn, has an empty rest. Rules of format do
+        not apply: the last box decides, and it may be inside the thought.
+        """
+        # `sample_thoughts` stopped at the end of the thought. Going on from there samples the same
+        # responses as not stopping at all.
+        writing = [r for r in requests if len(self.ending(r.thought)) and self._room(r) > 0]
+        completions = await self.generator.generate(
+            [
+                GenerationRequest(
+                    token_ids=np.concatenate([r.prompt, r.thought.token_ids]).astype(np.int32),
+                    n=1,
+                    max_tokens=self._room(r),
+                    stop_token_ids=self.think.eos_ids,
+                    temperature=self.temperature,
+                    top_p=self.top_p,
+                    seed=r.seed,
+                    engine=r.thought.engine,
+                )
+                for r in writing
+            ]
+        )
+        written = {id(r): rest for r, (rest,) in zip(writing, completions, strict=True)}
+        rests = [written.get(id(r)) or _nothing_after(r.thought) for r in requests]
+        graded = [
+            GradingRequest(
+                self.decode([*r.thought.token_ids.tolist(), *rest.token_ids.tolist()]), r.gold
+            )
+            for r, rest in zip(requests, rests, strict=True)
+        ]
+        return list(map(GradedAnswer, rests, await self.grader.grade(graded)))
+
+    def _room(self, request: RestRequest) -> int:
+        return request.max_tokens - len(request.thought.token_ids)
 
     def is_closed(self, thought: Completion) -> bool:
         """True if the policy ended the thought itself; without a text for that, by EOS."""
@@ -184,3 +236,10 @@ class ThoughtSampler:
         # Forced text and answer together, because an end could begin in one and end in the other.
         after = [*request.forced.tolist(), *answer.tolist()]
         return self_closed + end.count(after) == 1
+
+
+def _nothing_after(thought: Completion) -> Completion:
+    """Return a completion without tokens, by the policy that sampled the thought."""
+    return replace(
+        thought, token_ids=thought.token_ids[:0], logprobs=thought.logprobs[:0], candidates=None
+    )

@@ -18,9 +18,13 @@ from rlsys.training.protocols import Reporter
 from rlsys.training.run_folder import EXPORT
 
 
-def sft(config: SftConfig, reporter: Reporter) -> None:
-    """Train config.model on supervised rows and write it to run_dir/export."""
-    rows = supervised_rows(config, load_tokenizer(config.model.path))
+def load_rows(config: SftConfig) -> SupervisedRows:
+    """Return the rows of a run. Raises DataError or ModelError."""
+    return supervised_rows(config, load_tokenizer(config.model.path))
+
+
+def sft(config: SftConfig, rows: SupervisedRows, reporter: Reporter) -> None:
+    """Train config.model on supervised rows for config.steps, and write it to run_dir/export."""
     with ray_session(config):
         run(_sft(config, rows, reporter))
 

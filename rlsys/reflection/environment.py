@@ -26,7 +26,8 @@ from rlsys.environments.base import (
     RolloutContext,
     problem_inputs,
 )
-from rlsys.environments.thoughts import GradedAnswer
+from rlsys.environments.seeds import derive_seed
+from rlsys.environments.thoughts import GradedAnswer, RestRequest
 from rlsys.reflection.detector import (
     Detection,
     Detector,
@@ -53,6 +54,7 @@ from rlsys.types import (
     Tokens,
 )
 
+ORIGINAL_SPLIT = 0
 REVISION_SPLIT = 1
 """Split of a revision; that of the original is 0. The split is part of the seed of a request, so a
 revision does not repeat the random numbers of its original."""
@@ -90,6 +92,8 @@ class RevisionEnvironment(EnvironmentClass):
     """One budget, one answer, and reflections counted."""
     reviser: Reviser | None
     """None rolls out originals only."""
+    free: bool = False
+    """True forces nothing between a thought and its answer; see ReflectionEpisodes.originals."""
 
     @classmethod
     def inputs(cls, context: InputContext) -> Inputs:
@@ -111,15 +115,23 @@ class RevisionEnvironment(EnvironmentClass):
             return AnytimeEnvironment.evaluation(context)
         settings = context.settings(ReflectionEpisodes)
         originals = AnytimeEnvironment.thoughts(context, (settings.budget,), 1, counted=True)
-        return cls(originals=originals, reviser=_reviser(context, settings))
+        return cls(
+            originals=originals,
+            reviser=_reviser(context, settings),
+            free=settings.originals == "free",
+        )
 
     async def rollout(self, index: int, task: Problem) -> Group:
         """Sample the thoughts, then the original answers and the revisions at the same time."""
         originals, started = self.originals, time.monotonic()
         prompt = originals.renderer.render(task)
         thoughts = await originals.sample_thoughts(index, prompt)
-        branches = [b for g, t in enumerate(thoughts) for b in originals.branches(g, t)]
-        answering = originals.sample_answers(index, task, prompt, thoughts, branches)
+        branches = self._branches(thoughts)
+        answering = (
+            self._rests(index, task, prompt, thoughts)
+            if self.free
+            else originals.sample_answers(index, task, prompt, thoughts, branches)
+        )
         if self.reviser is None:
             return originals.group(index, task, prompt, thoughts, branches, await answering)
 
@@ -149,6 +161,36 @@ class RevisionEnvironment(EnvironmentClass):
     def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
         """Report the metrics of originals and revisions."""
         return report_revisions(group, self.originals.sampler, samples)
+
+    def _branches(self, thoughts: Sequence[Completion]) -> list[AnswerBranch]:
+        """Return the branch of every original's answer."""
+        originals = self.originals
+        if not self.free:
+            return [b for g, t in enumerate(thoughts) for b in originals.branches(g, t)]
+        nothing = originals.sampler.forced(truncated=False)[:0]
+        return [
+            AnswerBranch(g, ORIGINAL_SPLIT, len(t.token_ids), 1, nothing, originals.budgets[-1])
+            for g, t in enumerate(thoughts)
+        ]
+
+    async def _rests(
+        self, index: int, problem: Problem, prompt: Tokens, thoughts: Sequence[Completion]
+    ) -> list[list[GradedAnswer]]:
+        """Return what the policy wrote after every thought, as a branch of one answer."""
+        originals = self.originals
+        rests = await originals.sampler.sample_rests(
+            [
+                RestRequest(
+                    prompt=prompt,
+                    thought=thought,
+                    gold=problem.answer,
+                    max_tokens=originals.budgets[-1],
+                    seed=derive_seed(originals.seed, index, "answer", number, ORIGINAL_SPLIT),
+                )
+                for number, thought in enumerate(thoughts)
+            ]
+        )
+        return [[rest] for rest in rests]
 
     async def _revise(
         self,

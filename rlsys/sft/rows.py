@@ -142,6 +142,10 @@ class FileRows:
                 else f"{files} is empty; name a file with at least one row under data.path"
             )
 
+    def __len__(self) -> int:
+        """Rows in one epoch."""
+        return len(self._rows)
+
     def samples(self, step: int, count: int) -> list[Sample]:
         """Return the rows of `step`: `count` rows from row `step * count` of the shuffled stream.
 

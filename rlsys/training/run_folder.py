@@ -27,6 +27,7 @@ FREE_KEYS = (
     "name",
     "run_dir",
     "steps",
+    "epochs",
     "learner",
     "generation",
     "sync",

@@ -37,6 +37,8 @@ E = math.exp
         (product(5.0), [0.5, -0.5, 1.0], "111", [E(1.0)] * 3, "000"),
         (product(5.0), [1.0, 1.0, 1.0], "111", [5.0] * 3, "111"),
         (product(10.0), [0.5, 0.0, 1.0], "101", [E(1.5)] * 3, "000"),
+        # Published code that does not use the log-probs of the engine.
+        (LossConfig(importance="none"), [0.5, math.inf, -9.0], "111", [1.0] * 3, "000"),
         # SkyRL: geometric mask.
         (geometric(0.9, 1.1), [0.1, -0.1, 0.0], "111", [E(0.1), E(-0.1), 1.0], "000"),
         (geometric(0.9, 1.1), [0.5, 0.5, 0.5], "111", [0.0] * 3, "111"),

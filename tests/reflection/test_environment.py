@@ -23,7 +23,9 @@ from scripted import (
     decode,
 )
 
+from rlsys.algorithms.rea import rea_samples
 from rlsys.algorithms.reflection import ChunkedThought, LabelReading, Piece
+from rlsys.config import ReaConfig
 from rlsys.environments.anytime import AnytimeEnvironment
 from rlsys.environments.seeds import derive_seed
 from rlsys.environments.thoughts import ThoughtSampler
@@ -87,6 +89,7 @@ def rollout(
     *,
     original: Sequence[int] = ANSWER,
     revised: Sequence[int] = ANSWER,
+    free: bool = False,
 ) -> tuple[Group, ScriptedGenerator, GroupReport]:
     script = ScriptedGenerator(
         thoughts, lambda request: revised if request.max_tokens == REVISED_TOKENS else original
@@ -94,7 +97,9 @@ def rollout(
     reviser = None
     if detector is not None:
         reviser = Reviser(detector=detector, strength="first", answer_tokens=REVISED_TOKENS)
-    environment = RevisionEnvironment(originals=thinker(script, len(thoughts)), reviser=reviser)
+    environment = RevisionEnvironment(
+        originals=thinker(script, len(thoughts)), reviser=reviser, free=free
+    )
     group = asyncio.run(environment.rollout(9, PROBLEM))
     return group, script, environment.report(group, ())
 
@@ -154,6 +159,36 @@ def test_without_a_reflection_model_there_are_originals_only() -> None:
     assert len(script.requests) == 3
     assert not [n for n in report.numbers if n.startswith(("reflection_model", "revision"))]
     assert report.scores_G.tolist() == [1, 1]
+
+
+def test_free_originals_follow_their_own_end_of_thought() -> None:
+    """Nothing is forced before an original's answer, and its tokens count against the budget."""
+    group, script, _ = rollout([CLOSED, RUN_OUT, BROKEN], CutAfter(0, 0, None), free=True)
+    _, rest, *revisions = script.requests
+    assert rest.token_ids.tolist() == [10, 11, 12, *CLOSED]
+    assert (rest.max_tokens, rest.engine) == (8 - len(CLOSED), 1)
+    assert rest.seed == derive_seed(7, 9, "answer", 0, 0)
+    assert [r.token_ids[-3:].tolist() for r in revisions] == [[CLOSING, END, HEADER]] * 2
+    closed, run_out, broken = group.episodes
+    assert [(s.parent, s.cut, s.kind, len(s.token_ids)) for s in closed.segments] == [
+        (-1, 0, Kind.PROMPT, 3),
+        (0, 3, Kind.THOUGHT, 7),
+        (1, 7, Kind.ANSWER, 1),  # one token is left of the budget of eight
+        (1, 2, Kind.FORCED, 3),
+        (3, 3, Kind.ANSWER, 2),
+    ]
+    # A response that has not ended has an empty answer, and is graded as it stands.
+    assert [len(s.token_ids) for s in run_out.segments] == [3, 8, 0, 3, 2]
+    assert [len(s.token_ids) for s in broken.segments] == [3, 3, 0]
+    assert [e.scores.tolist() for e in group.episodes] == [[1, 1], [0, 1], [0]]
+    samples = rea_samples(group, ReaConfig(), revised=True)
+    assert [s.num_trained for s in samples] == [2 * 2 + 5 + 1 + 2, 2 * 2 + 6 + 2, 2 * 3]
+
+
+def test_a_free_original_may_be_right_before_it_ends() -> None:
+    group, script, _ = rollout([[20, RIGHT, *RUN_OUT[2:]]], None, free=True)
+    assert len(script.requests) == 1
+    assert group.episodes[0].scores.tolist() == [1]
 
 
 def test_seeds_depend_on_the_place_of_the_request_alone() -> None:
