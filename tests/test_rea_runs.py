@@ -104,6 +104,9 @@ def test_a_run_outlives_its_reflection_engines(start: Start) -> None:
         "rollout.max_staleness=1",
         "environment.revision.restarts=1",
         "environment.revision.timeout_s=5",
+        "environment.originals=free",
+        "loss.importance=none",
+        "evaluation.top_p=0.9",
         "evaluation.problems=1",
         "checkpoint.every=0",
     )

@@ -154,6 +154,14 @@ def test_samples_carry_the_log_probs_of_the_weights(serving: Serving, temperatur
             assert serving.gap(prompt, completion, temperature) < 1e-4
 
 
+def test_only_the_likeliest_tokens_are_sampled_below_top_p(serving: Serving) -> None:
+    narrow, (greedy,) = serving.generate(
+        request(top_p=1e-6), request(n=1, temperature=0.0, seed=None)
+    )
+    for completion in narrow:
+        np.testing.assert_array_equal(completion.token_ids, greedy.token_ids)
+
+
 def test_sample_i_is_drawn_under_seed_plus_i(serving: Serving) -> None:
     (together,) = serving.generate(request(seed=11))
     alone = serving.generate(*(request(n=1, seed=11 + i) for i in range(3)))

@@ -25,12 +25,15 @@ from scripted import (
 
 from rlsys.algorithms.rea import rea_samples
 from rlsys.algorithms.reflection import ChunkedThought, LabelReading, Piece
-from rlsys.config import ReaConfig
+from rlsys.config import ReaConfig, RunConfig
+from rlsys.config.loading import load_config
 from rlsys.environments.anytime import AnytimeEnvironment
+from rlsys.environments.base import Role, RolloutContext
 from rlsys.environments.seeds import derive_seed
 from rlsys.environments.thoughts import ThoughtSampler
 from rlsys.reflection.detector import Detection, SampledThought
 from rlsys.reflection.environment import Reviser, RevisionEnvironment
+from rlsys.tokenization.tokenizer import load_tokenizer
 from rlsys.types import Group, GroupReport, Kind, Outcome, Problem
 
 PROBLEM = Problem(id="p", text="text", answer="gold", difficulty=6.0)
@@ -183,6 +186,32 @@ def test_free_originals_follow_their_own_end_of_thought() -> None:
     assert [e.scores.tolist() for e in group.episodes] == [[1, 1], [0, 1], [0]]
     samples = rea_samples(group, ReaConfig(), revised=True)
     assert [s.num_trained for s in samples] == [2 * 2 + 5 + 1 + 2, 2 * 2 + 6 + 2, 2 * 3]
+
+
+def test_settings_of_a_run_reach_training_and_evaluation() -> None:
+    """Originals are free in training only, and top_p is for evaluations only."""
+    words = ("environment.type=reflection", "algorithm.method=rea", "environment.originals=free")
+    config = load_config(None, [*words, "evaluation.top_p=0.9"], RunConfig)
+    tokenizer = load_tokenizer("tiny")
+
+    def created(role: Role) -> Any:
+        context = RolloutContext(
+            config=config,
+            role=role,
+            tokenizer=tokenizer,
+            decode=decode,
+            renderer=FixedPrompt(),  # type: ignore[arg-type]
+            generator=ScriptedGenerator([], lambda _: ANSWER),
+            grader=RightIfItSaysSo(),
+            max_length=512,
+        )
+        return RevisionEnvironment.create(context)
+
+    training, evaluation = created("training"), created("evaluation")
+    assert (training.free, training.originals.sampler.top_p) == (True, 1.0)
+    assert isinstance(evaluation, AnytimeEnvironment)
+    assert evaluation.sampler.top_p == 0.9
+    assert config.environment.longest_episode == 8192
 
 
 def test_a_free_original_may_be_right_before_it_ends() -> None:
