@@ -7,7 +7,7 @@ given. So memory is the worst case, and seconds are those of a step in which no 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeGuard
 
 from learner.plan import BLOCK_TOKENS, row_width
 from rlsys.config import AnytimeConfig, RunConfig
@@ -88,12 +88,13 @@ def episode_tree(config: RunConfig, lengths: Lengths) -> EpisodeTree:
         return EpisodeTree(prompt=prompt, thought=thought)
     thought = min(lengths.thought or environment.longest_thought, environment.longest_thought)
     text = environment.closing + (environment.think_end or "") + environment.answer_header
+    most = environment.revision_tokens if _is_free(environment) else environment.answer_tokens
     return EpisodeTree(
         prompt=prompt,
         thought=thought,
         branches=_branches(environment, thought),
         forced=round(TOKENS_PER_CHARACTER * len(text)),
-        answer=min(lengths.answer or environment.answer_tokens, environment.answer_tokens),
+        answer=min(lengths.answer or most, most),
     )
 
 
@@ -102,9 +103,15 @@ def _branches(environment: ThoughtSection, thought: int) -> tuple[tuple[int, int
         # Budgets from the thought's end on share one cut, as in rlsys.algorithms.brpo.
         cuts = [min(budget, thought) for budget in environment.budgets]
         return tuple((cut, environment.answers * cuts.count(cut)) for cut in sorted(set(cuts)))
+    original = () if _is_free(environment) else ((thought, 1),)
     if isinstance(environment, ReflectionEpisodes) and environment.revision is not None:
-        return ((thought // 2, 1), (thought, 1))  # the reflection model may cut anywhere
-    return ((thought, 1),)
+        return ((thought // 2, 1), *original)  # the reflection model may cut anywhere
+    return original
+
+
+def _is_free(environment: ThoughtSection) -> TypeGuard[ReflectionEpisodes]:
+    """Return True if the budget holds thought and answer of an original together."""
+    return isinstance(environment, ReflectionEpisodes) and environment.originals == "free"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
