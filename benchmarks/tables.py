@@ -27,6 +27,7 @@ from typing import Final
 import anytime_table
 import combination_table
 import economics_tables as economics
+import paper_plans
 import plan_table
 import reflection_table
 import speed_tables as speed
@@ -302,6 +303,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "attention": partial(speed.attention, RESULTS / "attention_speed_H200.jsonl"),
     "generation": partial(speed.generation, RESULTS / "generation_speed_H200.jsonl"),
     "plans": partial(plan_table.plans, RESULTS / "learner_speed_H200.jsonl"),
+    "paper-plans": paper_plans.plans,
     "estimator-lab": estimator_lab,
     "grading": grading,
     "svamp-medians": svamp_medians,

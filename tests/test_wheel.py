@@ -51,7 +51,11 @@ def test_the_wheel_holds_every_file_that_a_run_needs(installed: Path) -> None:
             if path.is_file() and "__pycache__" not in path.parts
         }
 
-    configs = {f"rlsys/assets/configs/{path.name}" for path in (ROOT / "configs").iterdir()}
+    configs = {
+        f"rlsys/assets/{path.relative_to(ROOT)}"
+        for path in (ROOT / "configs").rglob("*")
+        if path.is_file()
+    }
     assert files(installed) == files(ROOT) | configs
     assert {path.name.split("-")[0] for path in installed.iterdir()} == {*PACKAGES}
 

@@ -39,9 +39,9 @@ class LossConfig(Section):
     a token pays for itself and for the tokens after it. Use `kl_estimator: k1` then: the gradient
     of the others is biased."""
     entropy_coefficient: NonNegativeFloat = 0.0
-    importance: Literal[
-        "truncate", "icepop", "sequence_truncate", "sequence_mask", "none"
-    ] = "truncate"
+    importance: Literal["truncate", "icepop", "sequence_truncate", "sequence_mask", "none"] = (
+        "truncate"
+    )
     """Correction for the difference between engine and learner. With w = learner / engine:
     `truncate` weighs a token by min(w, cap) (TIS), `sequence_truncate` by min(product of w over the
     episode, cap); `icepop` removes tokens whose w is outside [floor, cap] (arXiv 2510.18855, with

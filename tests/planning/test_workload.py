@@ -77,6 +77,18 @@ def test_episodes_of_a_configuration() -> None:
     assert episode_tree(chain, Lengths()).tokens == 1024 + chain.environment.longest_episode
 
 
+def test_a_free_original_has_its_answer_within_the_budget() -> None:
+    words = [
+        *("environment.type=reflection", "algorithm.method=rea", "environment.budget=400"),
+        *("environment.originals=free", "environment.answer_tokens=50"),
+    ]
+    tree = episode_tree(load_config(None, words, RunConfig), Lengths(prompt=10))
+    assert (tree.tokens, tree.branches) == (410, ())
+    words += ["environment.revision.model.path=tiny", "environment.revision.answer_tokens=30"]
+    tree = episode_tree(load_config(None, words, RunConfig), Lengths(prompt=10))
+    assert (tree.branches, tree.answer, tree.sampled) == (((200, 1),), 30, 430)
+
+
 def test_rows_are_those_of_the_learner_s_plan() -> None:
     cases = [
         # problems, group size, optimizer steps, ranks, row_tokens, micro_batch_rows

@@ -1,0 +1,393 @@
+"""configs/paper: every run of the manual's page loads, is as published, dry-runs, and fits its cards.
+
+Models are folders with the sizes of the real ones and no weights; data are a few rows.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from families import family_tokenizer
+from safetensors.torch import save_file
+from tokenizers import AddedToken
+from typer.testing import CliRunner
+
+from rlsys.cli.app import app
+from rlsys.config import AnytimeConfig, BrpoConfig, ReaConfig, RunConfig, SftConfig
+from rlsys.config.loading import load_config
+from rlsys.config.reflection import ReflectionConfig
+from rlsys.launch.preflight import check_batch, check_shares
+from rlsys.launch.supervised import load_rows
+from rlsys.planning.cards import CARDS, GIB
+from rlsys.planning.memory import EngineNeeds, LearnerNeeds, engine_memory, learner_memory, total
+from rlsys.planning.shape import shape_of
+from rlsys.planning.workload import EpisodeTree, LearnerRows
+from rlsys.reflection.labelling.workspace import Workspace
+
+ROOT = Path(__file__).parents[1]
+PAPER = ROOT / "configs" / "paper"
+PAGE = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+SFT = ("rearl_sft.yaml", "rearl_rpo.yaml", "rearl_reflection_sft.yaml")
+REFLECTION = "rearl_reflection.yaml"
+RUNS = sorted({path.name for path in PAPER.iterdir()} - {*SFT, REFLECTION})
+GIB_80 = CARDS["h100"].memory_gib
+
+
+@pytest.fixture(scope="module")
+def plans() -> Iterator[ModuleType]:
+    """benchmarks/paper_plans.py: the sizes of the models, and the cards of the runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        yield importlib.import_module("paper_plans")
+
+
+@pytest.fixture(scope="module")
+def models(plans: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A folder for every model: its config.json, a small tokenizer, and one number as weights."""
+    tokenizer = family_tokenizer("qwen2.5")
+    for text in ("<think>", "</think>", " Think", " Result"):
+        tokenizer.add_tokens([AddedToken(text, normalized=False)])
+    folders = {}
+    for name, settings in plans.SETTINGS.items():
+        folder = tmp_path_factory.mktemp("models") / name.replace("/", "-")
+        tokenizer.save_pretrained(folder)
+        (folder / "config.json").write_text(json.dumps(settings))
+        save_file({"weight": torch.zeros(1)}, folder / "model.safetensors")
+        folders[name] = folder
+    return folders | {made: folders[name] for made, name in plans.TRAINED_FROM.items()}
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows with the columns of all the data that configs/paper reads."""
+    path = tmp_path_factory.mktemp("data") / "rows.jsonl"
+    row = {
+        **{"problem": "1+1?", "answer": "2", "type": "GSM_SV"},
+        **{"response": " Think", "chosen": "2", "rejected": "3"},
+    }
+    path.write_text("".join(json.dumps({**row, "id": str(i)}) + "\n" for i in range(500)))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run counts the cards of this machine, which has as many as any run needs."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 16)
+
+
+def variants(file: str) -> dict[str, tuple[str, ...]]:
+    """The runs of a file by name, from the tables of the page: its settings on the command line."""
+    section = PAGE.partition(f"<!-- runs of {file} -->")[2].partition("\n\n")[0]
+    cells = [line.split("|")[1:3] for line in section.splitlines() if "`" in line or "none" in line]
+    return {name.strip(): tuple(re.findall("`(.*?)`", words)) for name, words in cells}
+
+
+def stubbed(config: RunConfig, models: dict[str, Path], rows: Path) -> list[str]:
+    """Settings that put folders of this test in the place of models and data."""
+    words = [f"model.path={models[config.model.path]}"]
+    if config.revision is not None:
+        words += [f"environment.revision.model.path={models[config.revision.model.path]}"]
+    if config.environment.type == "economics":
+        table = (
+            f"[{{name: rows, path: [{rows}], question: problem, answer: answer, type: type, "
+            "types: [GSM_SV]}]"
+        )
+        corpora = ("episode.corpus", "evaluation_corpus")
+        return [*words, *(f"environment.{corpus}.tables={table}" for corpus in corpora)]
+    return [*words, f"data.train.path={rows}", f"data.evaluation.path={rows}"]
+
+
+def brpo(config: RunConfig) -> tuple[object, ...]:
+    environment, algorithm = config.environment, config.algorithm
+    assert isinstance(environment, AnytimeConfig)
+    chosen = (environment.answers, environment.budgets, config.evaluation.answers)
+    if not isinstance(algorithm, BrpoConfig):
+        return (*chosen, algorithm.method)
+    return (*chosen, algorithm.prior, algorithm.mode, algorithm.answer_method)
+
+
+BUDGETS_32 = ",".join(map(str, range(250, 8001, 250)))
+FOUR = (2000, 4000, 6000, 8000)
+EIGHT = (2000, 4000, 6000, 8000, 10000, 12000, 14000, 16000)
+BRPO_8K = {
+    "AR-uniform": (4, FOUR, 4, "uniform", "brpo", "brpo"),
+    "AR-linear": (4, FOUR, 4, "linear", "brpo", "brpo"),
+    "AR-base, which is GRPO + decouple + variance reduction": (
+        *(4, FOUR, 4, "base", "brpo", "brpo"),
+    ),
+    "GRPO": (1, (8000,), 1, "grpo"),
+    "GRPO + linear": (1, FOUR, 1, "linear", "v2only", "grpo"),
+    "GRPO + decouple": (4, FOUR, 4, "base", "v2only", "brpo"),
+    "GRPO + variance reduction": (1, FOUR, 1, "base", "brpo", "grpo"),
+}
+BRPO_16K = {
+    "uniform": (2, EIGHT, 2, "uniform", "brpo", "brpo"),
+    "linear": (2, EIGHT, 2, "linear", "brpo", "brpo"),
+    "base": (2, EIGHT, 2, "base", "brpo", "brpo"),
+    "GRPO": (1, (16000,), 1, "grpo"),
+}
+
+
+def test_brpo_is_as_published() -> None:
+    for file, expected, budget, batch, constant, epochs, evaluated in (
+        ("brpo_8k.yaml", BRPO_8K, 8000, (64, 8, 2), 10176, 1, (20, 32, FOUR)),
+        (
+            *("brpo_16k.yaml", BRPO_16K, 16000, (128, 16, 2), 18176, 3),
+            (40, 32, (4000, 8000, 12000, 16000)),
+        ),
+    ):
+        found = {name: load_config(PAPER / file, words) for name, words in variants(file).items()}
+        assert {name: brpo(config) for name, config in found.items()} == expected
+        for config in found.values():
+            assert (config.epochs, config.model.dtype) == (epochs, "bfloat16")
+            assert config.model.path == "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
+            environment, loss, optimizer = (
+                *(config.environment, config.loss, config.learner.optimizer),
+            )
+            assert isinstance(environment, AnytimeConfig)
+            assert environment.longest_thought == budget
+            assert environment.answer_tokens == 118
+            assert environment.closing == "...\n\n...\n\n"
+            assert environment.answer_header == "\n\n**Final Answer**\n"
+            assert getattr(config.algorithm, "summary_weight", 1.0) == 1.0
+            assert getattr(config.algorithm, "scale", "none") == "none"
+            assert (loss.clip_low, loss.clip_high, loss.kl_coefficient) == (0.2, 0.2, 0.0)
+            assert (loss.aggregation, loss.constant) == ("constant", constant)
+            assert (loss.importance, loss.entropy_coefficient) == ("none", 0.0)
+            step = config.batch
+            assert (step.problems, step.group_size, step.optimizer_steps) == batch
+            assert (optimizer.learning_rate, optimizer.weight_decay) == (1e-6, 0.01)
+            assert (optimizer.betas, optimizer.max_grad_norm) == ((0.9, 0.999), 1.0)
+            assert (optimizer.schedule, optimizer.warmup_steps) == ("constant", 0)
+            assert (config.generation.temperature, config.rollout.max_staleness) == (1.0, 0)
+            assert config.data.prompt.max_tokens == 1024
+            evaluation = config.evaluation
+            assert (evaluation.every, evaluation.samples, evaluation.budgets) == evaluated
+            assert (evaluation.temperature, evaluation.top_p) == (0.6, 1.0)
+
+
+REA = {
+    "REA-RL": (True, "refined", 225.09, 16),
+    "GRPO": (False, "none", None, 16),
+    "GRPO + length": (False, "length", None, 32),
+    "without the reflection model": (False, "refined", 225.09, 32),
+    "without the reflection reward": (True, "length", None, 16),
+}
+
+
+def test_rea_rl_is_as_published() -> None:
+    found = {
+        name: load_config(PAPER / "rearl.yaml", words)
+        for name, words in variants("rearl.yaml").items()
+    }
+    chosen = {}
+    for name, config in found.items():
+        method, loss, learner = config.algorithm, config.loss, config.learner
+        assert isinstance(method, ReaConfig)
+        reward = None if method.reflection is None else method.reflection.tokens_per_reflection
+        chosen[name] = (config.revision is not None, method.length, reward, config.batch.problems)
+        assert config.environment.model_dump(exclude={"revision"}) == {
+            **{"type": "reflection", "budget": 8000, "originals": "free", "answer_tokens": 1024},
+            **{"think_end": "</think>", "closing": "\n"},
+            "answer_header": "\n\n**Final Answer:**\n\n",
+            "reflections": {
+                **{"mode": "published", "gap": 59},
+                "words": ("wait", "alternatively", "check", "but"),
+            },
+        }
+        if (revision := config.revision) is not None:
+            assert (revision.strength, revision.answer_tokens) == ("normal", 256)
+            chunking = revision.detector.chunking
+            assert (chunking.least, chunking.most) == (32, 128)
+        assert (config.epochs, config.batch.group_size, config.batch.optimizer_steps) == (1, 4, 1)
+        assert (loss.clip_low, loss.clip_high, loss.aggregation) == (0.2, 0.2, "token_mean")
+        assert (loss.kl_coefficient, loss.kl_estimator, loss.importance) == (0.04, "k3", "none")
+        optimizer = learner.optimizer
+        assert (optimizer.learning_rate, optimizer.schedule) == (2e-5, "cosine")
+        assert (optimizer.warmup_ratio, optimizer.weight_decay) == (0.1, 0.0)
+        assert learner.lora is not None
+        assert (learner.lora.rank, learner.lora.alpha) == (16, 32)
+        assert (config.generation.temperature, config.rollout.max_staleness) == (0.6, 1)
+        evaluation = config.evaluation
+        assert (evaluation.temperature, evaluation.top_p) == (0.6, 0.95)
+        assert (evaluation.samples, evaluation.budgets) == (8, (8192, 16384))
+    assert chosen == REA
+
+
+def test_supervised_parts_of_rea_rl_are_as_published(models: dict[str, Path], rows: Path) -> None:
+    expected = {
+        "rearl_reflection_sft.yaml": (1, 128, 8192, 0.03),
+        "rearl_sft.yaml": (1, 128, 10240, 0.03),
+        "rearl_rpo.yaml": (1800, 32, 10240, 0.1),
+    }
+    for file, (length, per_step, most, warmup) in expected.items():
+        config = load_config(PAPER / file, [], SftConfig)
+        optimizer, data = config.learner.optimizer, config.data
+        assert data.source in ("file", "preferences")
+        assert (config.epochs or config.steps, config.rows_per_step) == (length, per_step)
+        assert (optimizer.learning_rate, optimizer.schedule) == (2e-5, "cosine")
+        assert optimizer.warmup_ratio == warmup
+        assert config.learner.lora is not None and config.learner.lora.rank == 16
+        assert getattr(data, "max_tokens", None) == most
+        assert (config.rpo.beta, config.rpo.alpha) == (0.1, 1.0)
+        words = [f"model.path={models[config.model.path]}", f"data.path={rows}"]
+        assert load_rows(load_config(PAPER / file, words, SftConfig)).samples(0, 2)
+
+
+def test_the_reflection_model_s_data_are_as_published(
+    models: dict[str, Path], rows: Path, tmp_path: Path
+) -> None:
+    config = load_config(PAPER / REFLECTION, [], ReflectionConfig)
+    assert config.teacher.type == "engine"
+    assert (config.teacher.model.path, config.teacher.gold) == ("Qwen/Qwen2.5-32B-Instruct", True)
+    assert (config.problems, config.samples, config.rows.unanswered) == (40315, 1, False)
+    assert (config.environment.budgets, config.generation.temperature) == ((8192,), 0.6)
+    assert (config.environment.answer_tokens, config.rows.per_problem) == (1024, 4)
+    words = [
+        *(f"policy.path={models[config.policy.path]}", f"run_dir={tmp_path}"),
+        *(f"data.train.path={rows}", f"data.evaluation.path={rows}"),
+    ]
+    place = Workspace.load(load_config(PAPER / REFLECTION, words, ReflectionConfig), 131_072)
+    assert len(place.problems(held_out=False, tell=print)) == 500
+
+
+@pytest.mark.parametrize(
+    ("file", "problems", "mode", "reply", "batch", "ratio"),
+    [
+        ("economics_500m.yaml", 10, "hard", 2048, (4, 8), 4.0),
+        ("economics_14b.yaml", 4, "soft", 128, (8, 2), 4.0),
+    ],
+)
+def test_economics_is_as_published(
+    file: str, problems: int, mode: str, reply: int, batch: tuple[int, int], ratio: float
+) -> None:
+    config = load_config(PAPER / file)
+    environment: Any = config.environment
+    episode = environment.episode
+    assert (episode.problems, episode.mode, environment.reply_tokens) == (problems, mode, reply)
+    assert (episode.rules, episode.coefficients) == ("compat", "D")
+    assert (episode.budget_ratio, episode.total_budget, episode.min_tokens) == (ratio, None, 10)
+    names = ["meta-math/MetaMathQA", "AI-MO/NuminaMath-TIR"]
+    windows = {
+        corpus: [(table.name, table.window) for table in tables]
+        for corpus, tables in (
+            ("training", episode.corpus.tables),
+            ("evaluation", environment.evaluation_corpus.tables),
+        )
+    }
+    assert windows == {
+        "training": [(name, (0, 500)) for name in names],
+        "evaluation": [(name, (500, 1000)) for name in names],
+    }
+    algorithm: Any = config.algorithm
+    assert (algorithm.method, algorithm.credit, algorithm.scale) == ("turn_grpo", "episode", "std")
+    assert (config.batch.problems, config.batch.group_size) == batch
+    assert config.learner.optimizer.learning_rate == 5e-7
+    assert config.generation.temperature == 1.0
+
+
+@pytest.mark.parametrize("file", RUNS)
+def test_every_run_dry_runs(file: str, models: dict[str, Path], rows: Path, tmp_path: Path) -> None:
+    for name, words in (variants(file) or {"": ()}).items():
+        config = load_config(PAPER / file, words)
+        words = (*words, *stubbed(config, models, rows), f"run_dir={tmp_path / 'run'}")
+        result = CliRunner().invoke(app, ["train", str(PAPER / file), *words, "--dry-run"])
+        assert result.exit_code == 0, (name, result.output)
+        if config.epochs is not None:
+            steps = config.epochs * (500 // config.batch.problems)
+            assert f"{config.epochs} epochs: {steps:,} steps" in result.stdout
+
+
+def test_every_run_fits_the_cards_that_its_file_names(plans: ModuleType) -> None:
+    for hardware in plans.HARDWARE:
+        text = (PAPER / hardware.file).read_text(encoding="utf-8")
+        header = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
+        # `16 of both` stands for learner.ranks=16 generation.engines=16.
+        both = {"learner.ranks=16", "generation.engines=16"} == {*hardware.words}
+        assert ("16 of both" in header) if both else all(w in header for w in hardware.words)
+        config = load_config(PAPER / hardware.file, hardware.words)
+        check_shares(config)
+        check_batch(config)
+        assert plans.plan(config, hardware.card).faults == (), hardware
+    for file in ("brpo_8k.yaml", "brpo_16k.yaml", "rearl.yaml"):
+        for name, words in variants(file).items():
+            config = load_config(PAPER / file, words)
+            assert plans.plan(config, "h100").faults == (), name
+
+
+def test_every_command_of_the_page_loads() -> None:
+    """Evaluations, labelling and supervised runs; the settings of training runs are in tables."""
+    schemas = {"eval": RunConfig, "sft": SftConfig, "reflection": ReflectionConfig}
+    lines = re.findall(r"(?:^ *|`)rlsys (eval|sft|reflection)( [^`\n]*)", PAGE, re.MULTILINE)
+    shell = {"$set": "aime24", "$try": "2", "$(seq -s, 250 250 8000)": BUDGETS_32}
+    budgets = {}
+    for command, rest in lines:
+        for name, value in shell.items():
+            rest = rest.replace(name, value)
+        file, *words = [word for word in rest.split() if "configs/" in word or "=" in word]
+        config = load_config(ROOT / file, words, schemas[command])
+        if isinstance(config, RunConfig):
+            budgets[rest] = len(config.evaluation_budgets)
+    assert sorted(budgets.values()) == [1, 2, 2, 32, 32]
+    assert {file for _, rest in lines for file in re.findall("configs/paper/(.*?yaml)", rest)} == {
+        *("brpo_8k.yaml", "rearl.yaml", REFLECTION, *SFT)
+    }
+
+
+def test_supervised_runs_and_engines_of_labelling_fit_cards_of_80_gib(plans: ModuleType) -> None:
+    for file in SFT:
+        config = load_config(PAPER / file, [], SftConfig)
+        most: int = getattr(config.data, "max_tokens", 0)
+        tree = EpisodeTree(prompt=0, thought=most * (1 + (config.data.source == "preferences")))
+        learner, shape = config.learner, shape_of(plans.SETTINGS[config.model.path])
+        assert learner.lora is not None
+        assert tree.tokens <= learner.row_tokens
+        rows = LearnerRows(
+            row_tokens=learner.row_tokens, rows=1, passes=1, rows_per_pass=1, trees_per_row=1
+        )
+        needs = LearnerNeeds(
+            shape=shape,
+            itemsize=2,
+            trained=shape.lora_parameters(learner.lora),
+            zero_stage=learner.zero_stage,
+            ranks=learner.ranks,
+            rows=rows,
+            predicted=tree.sampled,
+            checkpointing=learner.gradient_checkpointing,
+            compiled=learner.compile,
+            logits_chunk=learner.logits_chunk,
+            reference=False,
+            kept_for_sync=0,
+        )
+        assert learner_memory(needs).peak / GIB < 0.9 * GIB_80, file
+    labelling = load_config(PAPER / REFLECTION, [], ReflectionConfig)
+    assert labelling.teacher.type == "engine"
+    for model, wanted in (
+        (labelling.policy, labelling.generation),
+        (labelling.teacher.model, labelling.teacher.generation),
+    ):
+        engine = engine_memory(
+            EngineNeeds(
+                shape=shape_of(plans.shape_sizes(model.path)),
+                itemsize=2,
+                tensor_parallel=wanted.tensor_parallel,
+                max_sequences=wanted.max_sequences,
+                longest=12_000,
+                cache_bytes=None,
+                utilization=wanted.gpu_memory_utilization,
+                device_memory=CARDS["h100"].memory,
+                graphs=True,
+                received=0,
+            )
+        )
+        assert total(engine.parts) < CARDS["h100"].memory
+        assert engine.streams >= 8
