@@ -1,7 +1,7 @@
 """The problems of configs/paper as JSONL files with the columns id, problem and answer.
 
     python benchmarks/paper_data.py fetch data/paper                     from the Hugging Face hub
-    python benchmarks/paper_data.py fetch data/paper --source FOLDER     from FOLDER/**/NAME.* instead
+    python benchmarks/paper_data.py fetch data/paper --source FOLDER     from FOLDER/**/NAME.*
     python benchmarks/paper_data.py fetch data/paper --only aime24 amc23
     python benchmarks/paper_data.py solved data/paper/deepscaler.jsonl OUT SAMPLES...
 

@@ -1,4 +1,4 @@
-"""configs/paper: every run of the manual's page loads, is as published, dry-runs, and fits its cards.
+"""configs/paper: every run of the page loads, is as published, dry-runs, and fits its cards.
 
 Models are folders with the sizes of the real ones and no weights; data are a few rows.
 """
