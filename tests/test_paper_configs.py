@@ -327,7 +327,8 @@ def test_every_run_fits_the_cards_that_its_file_names(plans: ModuleType) -> None
 def test_every_command_of_the_page_loads() -> None:
     """Evaluations, labelling and supervised runs; the settings of training runs are in tables."""
     schemas = {"eval": RunConfig, "sft": SftConfig, "reflection": ReflectionConfig}
-    lines = re.findall(r"(?:^ *|`)rlsys (eval|sft|reflection)( [^`\n]*)", PAGE, re.MULTILINE)
+    page = re.sub(r" \\\n *", " ", PAGE)
+    lines = re.findall(r"(?:^ *|`)rlsys (eval|sft|reflection)( [^`\n]*)", page, re.MULTILINE)
     shell = {"$set": "aime24", "$try": "2", "$(seq -s, 250 250 8000)": BUDGETS_32}
     budgets = {}
     for command, rest in lines:
