@@ -1,4 +1,4 @@
-"""configs/paper: every run of the page loads, is as published, dry-runs, and fits its cards.
+"""configs/paper: every run of the page loads, is as published, and dry-runs.
 
 Models are folders with the sizes of the real ones and no weights; data are a few rows.
 """
@@ -16,29 +16,18 @@ from typing import Any
 import pytest
 import torch
 from families import family_tokenizer
+from paper_page import PAGE, PAPER, REFLECTION, ROOT, RUNS, SFT, variants
 from safetensors.torch import save_file
 from tokenizers import AddedToken
 from typer.testing import CliRunner
 
 from rlsys.cli.app import app
 from rlsys.config import AnytimeConfig, BrpoConfig, ReaConfig, RunConfig, SftConfig
+from rlsys.config.base import Section
 from rlsys.config.loading import load_config
 from rlsys.config.reflection import ReflectionConfig
-from rlsys.launch.preflight import check_batch, check_shares
 from rlsys.launch.supervised import load_rows
-from rlsys.planning.cards import CARDS, GIB
-from rlsys.planning.memory import EngineNeeds, LearnerNeeds, engine_memory, learner_memory, total
-from rlsys.planning.shape import shape_of
-from rlsys.planning.workload import EpisodeTree, LearnerRows
 from rlsys.reflection.labelling.workspace import Workspace
-
-ROOT = Path(__file__).parents[1]
-PAPER = ROOT / "configs" / "paper"
-PAGE = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
-SFT = ("rearl_sft.yaml", "rearl_rpo.yaml", "rearl_reflection_sft.yaml")
-REFLECTION = "rearl_reflection.yaml"
-RUNS = sorted({path.name for path in PAPER.iterdir()} - {*SFT, REFLECTION})
-GIB_80 = CARDS["h100"].memory_gib
 
 
 @pytest.fixture(scope="module")
@@ -82,13 +71,6 @@ def _cards(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dry run counts the cards of this machine, which has as many as any run needs."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 16)
-
-
-def variants(file: str) -> dict[str, tuple[str, ...]]:
-    """The runs of a file by name, from the tables of the page: its settings on the command line."""
-    section = PAGE.partition(f"<!-- runs of {file} -->")[2].partition("\n\n")[0]
-    cells = [line.split("|")[1:3] for line in section.splitlines() if "`" in line or "none" in line]
-    return {name.strip(): tuple(re.findall("`(.*?)`", words)) for name, words in cells}
 
 
 def stubbed(config: RunConfig, models: dict[str, Path], rows: Path) -> list[str]:
@@ -307,26 +289,13 @@ def test_every_run_dry_runs(file: str, models: dict[str, Path], rows: Path, tmp_
             assert f"{config.epochs} epochs: {steps:,} steps" in result.stdout
 
 
-def test_every_run_fits_the_cards_that_its_file_names(plans: ModuleType) -> None:
-    for hardware in plans.HARDWARE:
-        text = (PAPER / hardware.file).read_text(encoding="utf-8")
-        header = " ".join(line.lstrip("# ") for line in text.splitlines() if line.startswith("#"))
-        # `16 of both` stands for learner.ranks=16 generation.engines=16.
-        both = {"learner.ranks=16", "generation.engines=16"} == {*hardware.words}
-        assert ("16 of both" in header) if both else all(w in header for w in hardware.words)
-        config = load_config(PAPER / hardware.file, hardware.words)
-        check_shares(config)
-        check_batch(config)
-        assert plans.plan(config, hardware.card).faults == (), hardware
-    for file in ("brpo_8k.yaml", "brpo_16k.yaml", "rearl.yaml"):
-        for name, words in variants(file).items():
-            config = load_config(PAPER / file, words)
-            assert plans.plan(config, "h100").faults == (), name
-
-
 def test_every_command_of_the_page_loads() -> None:
     """Evaluations, labelling and supervised runs; the settings of training runs are in tables."""
-    schemas = {"eval": RunConfig, "sft": SftConfig, "reflection": ReflectionConfig}
+    schemas: dict[str, type[Section]] = {
+        "eval": RunConfig,
+        "sft": SftConfig,
+        "reflection": ReflectionConfig,
+    }
     page = re.sub(r" \\\n *", " ", PAGE)
     lines = re.findall(r"(?:^ *|`)rlsys (eval|sft|reflection)( [^`\n]*)", page, re.MULTILINE)
     shell = {"$set": "aime24", "$try": "2", "$(seq -s, 250 250 8000)": BUDGETS_32}
@@ -342,53 +311,3 @@ def test_every_command_of_the_page_loads() -> None:
     assert {file for _, rest in lines for file in re.findall("configs/paper/(.*?yaml)", rest)} == {
         *("brpo_8k.yaml", "rearl.yaml", REFLECTION, *SFT)
     }
-
-
-def test_supervised_runs_and_engines_of_labelling_fit_cards_of_80_gib(plans: ModuleType) -> None:
-    for file in SFT:
-        config = load_config(PAPER / file, [], SftConfig)
-        most: int = getattr(config.data, "max_tokens", 0)
-        tree = EpisodeTree(prompt=0, thought=most * (1 + (config.data.source == "preferences")))
-        learner, shape = config.learner, shape_of(plans.SETTINGS[config.model.path])
-        assert learner.lora is not None
-        assert tree.tokens <= learner.row_tokens
-        rows = LearnerRows(
-            row_tokens=learner.row_tokens, rows=1, passes=1, rows_per_pass=1, trees_per_row=1
-        )
-        needs = LearnerNeeds(
-            shape=shape,
-            itemsize=2,
-            trained=shape.lora_parameters(learner.lora),
-            zero_stage=learner.zero_stage,
-            ranks=learner.ranks,
-            rows=rows,
-            predicted=tree.sampled,
-            checkpointing=learner.gradient_checkpointing,
-            compiled=learner.compile,
-            logits_chunk=learner.logits_chunk,
-            reference=False,
-            kept_for_sync=0,
-        )
-        assert learner_memory(needs).peak / GIB < 0.9 * GIB_80, file
-    labelling = load_config(PAPER / REFLECTION, [], ReflectionConfig)
-    assert labelling.teacher.type == "engine"
-    for model, wanted in (
-        (labelling.policy, labelling.generation),
-        (labelling.teacher.model, labelling.teacher.generation),
-    ):
-        engine = engine_memory(
-            EngineNeeds(
-                shape=shape_of(plans.shape_sizes(model.path)),
-                itemsize=2,
-                tensor_parallel=wanted.tensor_parallel,
-                max_sequences=wanted.max_sequences,
-                longest=12_000,
-                cache_bytes=None,
-                utilization=wanted.gpu_memory_utilization,
-                device_memory=CARDS["h100"].memory,
-                graphs=True,
-                received=0,
-            )
-        )
-        assert total(engine.parts) < CARDS["h100"].memory
-        assert engine.streams >= 8
