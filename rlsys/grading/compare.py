@@ -17,6 +17,7 @@ from queue import LifoQueue
 
 from rlsys.config import GradingConfig, Policy
 from rlsys.grading.answers import extract_answer
+from rlsys.grading.countdown import solves
 from rlsys.grading.golds import gold_text, read_gold
 from rlsys.grading.policy import judge, judge_exactly
 from rlsys.grading.process import GradingProcess
@@ -93,11 +94,14 @@ def decide(
     accepted = _gold(gold)
     if not answer.strip() or not accepted.answers:
         return Verdict.WRONG
+    right: bool | None
     match policy:
         case "rlsys":
             right = judge(answer, accepted)
         case "exact":
             right = judge_exactly(answer, accepted)
+        case "countdown":
+            right = any(solves(answer, text) for text in accepted.answers)
         case "math-verify":
             refused = any(is_refused(normalise(text)) for text in (answer, *accepted.answers))
             right = False if refused else None
