@@ -1,9 +1,9 @@
 """Problems from a seed: reach a target from given numbers, such as `19,35,44->98`.
 
-A problem is drawn backwards: two of the numbers are combined with one of `+ - * /`, at random, until
-one number is left, which is the target. So every problem can be solved, and the way in which it was
-drawn is one of its solutions. Steps are those of the game: every result is a whole number from 1 to
-999. The verifier (rlsys.grading.countdown) also accepts fractions and negative numbers on the way.
+A problem is drawn from its solution: two of the numbers are combined with one of `+ - * /`, at
+random, until one number is left, which is the target. So every problem can be solved. Every result
+of a step is a whole number from 1 to 999. The verifier (rlsys.grading.countdown) also accepts
+fractions and negative numbers on the way.
 
 The space of problems is split once and for all: a hash of the sorted numbers decides whether a
 problem is held out. The target is not part of the hash, so a held-out problem has numbers that

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
 
 from rlsys.config import EnvironmentConfig, RunConfig
 from rlsys.data.problems import load_problem_set
-from rlsys.grading.countdown import check_countdown_gold
 from rlsys.environments.report import report_episodes
 from rlsys.errors import DataError, ModelError
+from rlsys.grading.countdown import check_countdown_gold
 from rlsys.tokenization.prompts import PromptRenderer, filter_prompts
 from rlsys.types import (
     Decode,

@@ -1,13 +1,13 @@
 """Answers of the numbers game Countdown: an expression of the given numbers that equals a target.
 
 The rule is *exactly once*: a right answer uses every given number once and no other number, with
-`+ - * /` and parentheses. Stream of Search (arXiv 2404.03683) and TinyZero grade by this rule, while
-the television game allows numbers to be left out. Under the rule of the game, a problem of four
-numbers is often solved by two of them, so the count of numbers would not tell how hard it is.
+`+ - * /` and parentheses. Stream of Search (arXiv 2404.03683) and TinyZero use this rule, while the
+television game allows numbers to be left out. Under the rule of the game, two of four numbers often
+suffice, so the count of numbers would not tell how hard a problem is.
 
-Texts are never evaluated as code. A parser of our own builds a small tree, the numbers in its leaves
-are compared with the given ones, and only then is the value computed, as an exact fraction. Texts
-that are too long or too deep are refused before that, so every answer is graded in microseconds.
+Texts are never evaluated as code. A parser builds a small tree, the numbers in its leaves are
+compared with the given ones, and only then is the value computed, as an exact fraction. Texts that
+are too long or too deep are refused before that, so grading takes less than a millisecond.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ short, because every character is a token of the tiny tokenizer:
 
 A search goes depth first (it follows each step at once) or breadth first (it writes all steps from
 some numbers, then goes to the numbers after each of them). From three or more numbers it tries the
-`width` steps that a heuristic puts first: the nearest number to the target, or the nearest number to
-a factor of the target. A blind search tries steps in random order. The four last steps from two
-numbers are always tried in the same order.
+`width` steps that a heuristic puts first: those that leave a number near to the target, or near to
+a factor of the target. A blind search tries steps in random order. The last steps, from two
+numbers, are always tried in the same order.
 
 A narrow search may miss the target, and a long one gives up. It then ends with `?` and the steps of
 the nearest result, and its answer is wrong. Such failures and long detours are what reinforcement
@@ -111,6 +111,7 @@ class _Search:
         heuristic: Heuristic | None,
         rng: np.random.Generator,
     ) -> None:
+        """Try at most `width` steps from a node; no heuristic means random order."""
         self._target = target
         self._width = width
         self._longest = longest
@@ -119,55 +120,57 @@ class _Search:
         self._parts: list[str] = []
         self._length = 0
         self._best: Node | None = None
+        """The node with the nearest result so far."""
+        self._last = Node(())
+        """The node that was written last."""
 
-    def depth_first(self, node: Node) -> None:
-        """Follow each step at once; return to `node` before its next step."""
+    def depth_first(self, node: Node) -> bool:
+        """Follow each step at once, returning to `node` before the next; True ends the search."""
         for number, child in enumerate(self._children(node)):
             if number and len(child.numbers) > 1:
                 self._write(BACK + _joined(node.numbers))
-            self._visit(child)
-            if not self._ended and len(child.numbers) > 1:
-                self.depth_first(child)
-            if self._ended:
-                return
+            if self._visit(child) or (len(child.numbers) > 1 and self.depth_first(child)):
+                return True
+        return False
 
     def breadth_first(self, root: Node) -> None:
         """Write all steps from some numbers before going to the numbers after any of them."""
         waiting = deque([root])
-        while waiting and not self._ended:
+        while waiting:
             node = waiting.popleft()
             if node is not root:
                 self._write(BACK + _joined(node.numbers))
             for child in self._children(node):
-                self._visit(child)
-                if self._ended:
+                if self._visit(child):
                     return
                 if len(child.numbers) > 1:
                     waiting.append(child)
 
     def trace(self, puzzle: Puzzle) -> SearchTrace:
         """Return the search with its conclusion."""
-        # A search that gave up before its first result still has to answer something.
-        best = self._best or Node((puzzle.target,), puzzle.solution)
-        solved = best.numbers == (self._target,) and self._best is not None
+        while self._best is None:
+            # It gave up before its first result, and has to answer something: take the first steps.
+            self._visit(self._children(self._last)[0])
+        best = self._best
+        solved = best.numbers == (self._target,)
         mark = FOUND if solved else FAILED
         thought = "".join(self._parts) + mark + NEXT.join(step.text for step in best.steps)
         return SearchTrace(puzzle, thought.removeprefix(NEXT), best.steps, solved)
 
-    @property
-    def _ended(self) -> bool:
-        found = self._best is not None and self._best.numbers == (self._target,)
-        return found or self._length > self._longest
+    def _visit(self, node: Node) -> bool:
+        """Write the last step of a node and the numbers it leaves; True ends the search.
 
-    def _visit(self, node: Node) -> None:
-        """Write the last step of a node, and the numbers that it leaves if they are several."""
+        A search ends at its target, or when it has become too long.
+        """
+        self._last = node
         text = NEXT + node.steps[-1].text
         if len(node.numbers) > 1:
             self._write(text + LEFT + _joined(node.numbers))
-            return
-        self._write(text)
-        if self._best is None or self._distance(node) < self._distance(self._best):
-            self._best = node
+        else:
+            self._write(text)
+            if self._best is None or self._distance(node) < self._distance(self._best):
+                self._best = node
+        return node.numbers == (self._target,) or self._length > self._longest
 
     def _distance(self, node: Node) -> int:
         return abs(node.numbers[0] - self._target)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class CountdownRows:
     """Searches over training problems, for any tokenizer.
 
-    A row whose thought is cut is answered with a solution, which the beginning of the search may not
-    hold yet. So the model learns to guess well from an unfinished search. Other rows are answered
-    with what the search found, which is wrong if it failed.
+    A row whose thought is cut has a right answer, also where the search has not found one yet. So
+    the model learns to guess from an unfinished search. The answer of any other row is what its
+    search found, which is wrong if the search failed.
     """
 
     def __init__(self, data: CountdownTraces, tokenizer: PreTrainedTokenizerBase) -> None:

@@ -46,7 +46,6 @@ CHAT_TEMPLATE: Final = (
 )
 
 
-
 class TinyShape(NamedTuple):
     """The size of a model that is built from random weights."""
 
@@ -61,8 +60,6 @@ class TinyShape(NamedTuple):
 REASONER: Final = TinyShape()
 """The shipped reasoners: 0.86 M parameters. The head size 32 is the smallest one that the CPU
 attention of vLLM supports."""
-SMALL_SEARCHER: Final = TinyShape(layers=4, hidden=192, heads=6, mlp=512)
-"""For Countdown with three numbers on a CPU: 1.8 M parameters (docs/countdown.md)."""
 SEARCHER: Final = TinyShape(layers=8, hidden=320, heads=5, mlp=896, max_length=2048)
 """For Countdown with three and four numbers: 10.2 M parameters (docs/countdown.md)."""
 
