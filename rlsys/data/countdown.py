@@ -32,7 +32,7 @@ _BLOCK: Final = 512
 """Candidates drawn at once; part of what a seed means."""
 _DRAWS: Final = 1 + MOST_NUMBERS + 3 * (MOST_NUMBERS - 1)
 """Uniform draws of a candidate: count of numbers, numbers, and for every step a pair and a sign."""
-_MOST_MISSES: Final = 200_000
+_MOST_MISSES: Final = 50_000
 """Candidates in a row that do not fit before a configuration is refused."""
 
 
