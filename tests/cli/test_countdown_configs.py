@@ -74,7 +74,8 @@ def test_supervised_rows_and_episodes_have_the_same_format() -> None:
         rows, run = read(supervised)["data"], read(trained)
         environment = run["environment"]
         assert rows.get("think_end") == environment.get("think_end")
-        assert rows.get("prompt") == run["data"].get("prompt")
+        templates = [data.get("prompt", {}).get("template") for data in (rows, run["data"])]
+        assert templates[0] == templates[1]
         for key in ("largest", "targets"):
             assert rows.get(key) == run["data"]["train"].get(key)
             assert rows.get(key) == run["data"]["evaluation"].get(key)
