@@ -94,7 +94,6 @@ def decide(
     accepted = _gold(gold)
     if not answer.strip() or not accepted.answers:
         return Verdict.WRONG
-    right: bool | None
     match policy:
         case "rlsys":
             right = judge(answer, accepted)
