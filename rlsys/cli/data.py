@@ -41,7 +41,7 @@ Words = Annotated[
 def data(words: Words) -> None:
     """Show the problems that a run would read from files, and the settings for that run."""
     with sentences():
-        from rlsys.config import RunConfig
+        from rlsys.config import ArithmeticData, CountdownData, RunConfig
         from rlsys.config.loading import load_config
         from rlsys.data.problems import load_problem_set
         from rlsys.data.report import first_row, guessed_columns
@@ -49,7 +49,7 @@ def data(words: Words) -> None:
         overrides = _overrides(words)
         config = load_config(None, overrides, RunConfig)
         source, prompt = config.data.train, config.data.prompt
-        if source.source == "arithmetic":
+        if isinstance(source, ArithmeticData | CountdownData):
             raise ConfigError(
                 "'rlsys data' was given no file; name one, or set data.train.source=hub and "
                 "data.train.name on the command line"

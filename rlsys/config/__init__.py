@@ -28,6 +28,8 @@ from rlsys.config.base import (
 from rlsys.config.cluster import ClusterConfig, LearnerCluster, NodesConfig
 from rlsys.config.data import (
     ArithmeticData,
+    CountdownData,
+    CountdownShape,
     DataConfig,
     FileData,
     HubData,
@@ -92,9 +94,11 @@ from rlsys.config.run import (
 )
 from rlsys.config.sft import (
     ArithmeticTraces,
+    CountdownTraces,
     DialogueTraces,
     PreferenceFile,
     RpoConfig,
+    SearchHabits,
     SftConfig,
     SftData,
     SupervisedFile,
@@ -116,6 +120,9 @@ __all__ = [
     "CoefficientSet",
     "ConnectionConfig",
     "Corpus",
+    "CountdownData",
+    "CountdownShape",
+    "CountdownTraces",
     "CountingConfig",
     "DataConfig",
     "DatasetsCorpus",
@@ -167,6 +174,7 @@ __all__ = [
     "RpoConfig",
     "Rules",
     "RunConfig",
+    "SearchHabits",
     "Section",
     "SftConfig",
     "SftData",

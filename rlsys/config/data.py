@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from os import PathLike, fspath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
 
 from rlsys.config.base import NonNegativeInt, Section, expand_path
+
+MOST_NUMBERS: Final = 6
+"""Most given numbers of a Countdown problem."""
+MOST_VALUE: Final = 999
+"""Largest number of a Countdown problem: given, target, or result of a step."""
 
 
 class ArithmeticData(Section):
@@ -29,6 +34,45 @@ class ArithmeticData(Section):
         if not 2 <= low <= high:
             raise ValueError(f"difficulty ({low}, {high}) must be 2 <= fewest <= most")
         return self
+
+
+class CountdownShape(Section):
+    """Which Countdown problems are drawn: given numbers and a target that they can reach."""
+
+    difficulty: tuple[PositiveInt, PositiveInt] = (3, 4)
+    """Fewest and most given numbers of a problem."""
+    largest: Annotated[int, Field(ge=1, le=MOST_VALUE)] = 99
+    """Given numbers are uniform over 1..largest."""
+    targets: tuple[PositiveInt, PositiveInt] = (10, 100)
+    """Smallest and largest target."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        fewest, most = self.difficulty
+        if not 2 <= fewest <= most <= MOST_NUMBERS:
+            raise ValueError(
+                f"difficulty ({fewest}, {most}) must be 2 <= fewest <= most <= {MOST_NUMBERS}"
+            )
+        low, high = self.targets
+        if not low <= high <= MOST_VALUE:
+            raise ValueError(f"targets ({low}, {high}) must be smallest <= largest <= {MOST_VALUE}")
+        return self
+
+
+class CountdownData(CountdownShape):
+    """Problems of the numbers game Countdown, from rlsys' own generator.
+
+    Their answers are graded by grading.policy `countdown`.
+    """
+
+    source: Literal["countdown"] = "countdown"
+    seed: NonNegativeInt = 0
+    """Seed of the stream of problems; evaluation uses another one than training."""
+    size: PositiveInt = 20_000
+    """Problems in one epoch."""
+    held_out: bool = False
+    """Draw from the quarter of all sets of numbers kept for evaluation, which training never
+    sees."""
 
 
 def _one_or_more(value: Any) -> Any:
@@ -96,7 +140,9 @@ class HubData(RowColumns):
     split: str = "train"
 
 
-Source = Annotated[ArithmeticData | FileData | HubData, Field(discriminator="source")]
+Source = Annotated[
+    ArithmeticData | CountdownData | FileData | HubData, Field(discriminator="source")
+]
 
 
 class PromptConfig(Section):

@@ -154,6 +154,7 @@ class RunConfig(Section):
                 f"epochs {self.epochs} needs problems of `data`, and the episodes of "
                 f"environment.type {environment.type!r} are drawn without end; use steps"
             )
+        self._check_grading()
         return self
 
     def _check_responses(self) -> None:
@@ -189,6 +190,17 @@ class RunConfig(Section):
                 "is complete, and 'whiten' subtracts a mean of the complete batch; use "
                 "loss.normalise_advantages true, with algorithm.baseline 'group' for 'reinforce++'"
             )
+
+    def _check_grading(self) -> None:
+        """Refuse Countdown problems with a policy that compares answers with a gold value."""
+        policy = self.grading.policy
+        for key, source in (("train", self.data.train), ("evaluation", self.data.evaluation)):
+            if source.source == "countdown" and policy != "countdown":
+                raise ValueError(
+                    f"data.{key}.source 'countdown' needs grading.policy 'countdown', not "
+                    f"{policy!r}: an answer is right if it reaches the target, however it is "
+                    "written"
+                )
 
     @property
     def evaluation_budgets(self) -> tuple[int, ...]:

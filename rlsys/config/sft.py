@@ -9,7 +9,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from rlsys.config.base import NonNegativeFloat, NonNegativeInt, Section, Share
 from rlsys.config.cluster import LearnerCluster
-from rlsys.config.data import EarlierTurns, Paths, PromptConfig
+from rlsys.config.data import CountdownShape, EarlierTurns, Paths, PromptConfig
 from rlsys.config.learner import LearnerConfig
 from rlsys.config.models import ModelConfig
 from rlsys.config.reporting import ReportingConfig
@@ -66,6 +66,43 @@ class DialogueTraces(Section):
     seed: NonNegativeInt = 0
 
 
+class SearchHabits(Section):
+    """How a search for the target is written out in supervised traces (rlsys.sft.countdown)."""
+
+    breadth_first: Share = 0.3
+    """Searches that go breadth first; the others go depth first."""
+    blind: Share = 0.3
+    """Searches that try steps in random order; the others are led by a heuristic."""
+    width: tuple[PositiveInt, PositiveInt] = (2, 6)
+    """Fewest and most steps that are tried from numbers of which three or more are left; a narrow
+    search may miss the target."""
+    longest: PositiveInt = 1000
+    """Most characters of a search; one that is longer gives up."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> SearchHabits:
+        narrow, wide = self.width
+        if narrow > wide:
+            raise ValueError(f"width ({narrow}, {wide}) must be fewest <= most")
+        return self
+
+
+class CountdownTraces(CountdownShape):
+    """Supervised rows for Countdown: written searches with dead ends, some of which fail."""
+
+    source: Literal["countdown"] = "countdown"
+    habits: SearchHabits = SearchHabits()
+    cut: Share = 0.3
+    """Rows whose thought is cut at a random place and answered right."""
+    prompt: PromptConfig = PromptConfig()
+    """The same as in reinforcement learning, as the next three keys are."""
+    think_end: str | None = "</think>"
+    closing: str = ""
+    answer_header: str = "\n\n**Final Answer**\n\\boxed{"
+    """Must open the box: the answer of a row is an expression and the closing brace."""
+    seed: NonNegativeInt = 0
+
+
 class SupervisedFile(Section):
     """Supervised rows from files: a prompt (rendered through `prompt`) and a response."""
 
@@ -114,7 +151,7 @@ class PreferenceFile(Section):
 
 
 SftData = Annotated[
-    ArithmeticTraces | DialogueTraces | SupervisedFile | PreferenceFile,
+    ArithmeticTraces | CountdownTraces | DialogueTraces | SupervisedFile | PreferenceFile,
     Field(discriminator="source"),
 ]
 

@@ -15,7 +15,15 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsys.config import ArithmeticData, FileData, HubData, PreferenceFile, SupervisedFile
+from rlsys.config import (
+    ArithmeticData,
+    CountdownData,
+    FileData,
+    HubData,
+    PreferenceFile,
+    Source,
+    SupervisedFile,
+)
 from rlsys.data.cells import (
     Row,
     Speaker,
@@ -44,7 +52,7 @@ class ProblemSet(NamedTuple):
     """Rows skipped because `skip_unanswered` is set and they have no answer."""
 
 
-def load_problems(source: ArithmeticData | FileData | HubData) -> list[Problem]:
+def load_problems(source: Source) -> list[Problem]:
     """Return the problems of a source in its own order, gold answers cleaned.
 
     Raises DataError, with file and line, for whatever is missing, empty or malformed.
@@ -52,9 +60,7 @@ def load_problems(source: ArithmeticData | FileData | HubData) -> list[Problem]:
     return load_problem_set(source).problems
 
 
-def load_problem_set(
-    source: ArithmeticData | FileData | HubData, key: str = "data.*"
-) -> ProblemSet:
+def load_problem_set(source: Source, key: str = "data.*") -> ProblemSet:
     """Return the problems of a source with the number of rows left out.
 
     `key` is where the source is set, for the words that a refusal proposes.
@@ -66,6 +72,10 @@ def load_problem_set(
             from rlsys.data.arithmetic import arithmetic_problems
 
             return ProblemSet(arithmetic_problems(source))
+        case CountdownData():
+            from rlsys.data.countdown import countdown_problems
+
+            return ProblemSet(countdown_problems(source))
         case FileData():
             return _problem_set(source_rows(source), source, ", ".join(source.path), key)
         case HubData():

@@ -17,6 +17,7 @@ from rlsys.config import EnvironmentConfig, RunConfig
 from rlsys.data.problems import load_problem_set
 from rlsys.environments.report import report_episodes
 from rlsys.errors import DataError, ModelError
+from rlsys.grading.countdown import check_countdown_gold
 from rlsys.tokenization.prompts import PromptRenderer, filter_prompts
 from rlsys.types import (
     Decode,
@@ -209,6 +210,9 @@ def problem_inputs(context: InputContext, after_prompt: int) -> Inputs:
     held_out, also_unanswered = load_problem_set(config.data.evaluation, "data.evaluation")
     held_out = held_out[: config.evaluation.problems]
     unanswered += also_unanswered
+    if config.grading.policy == "countdown":
+        for problem in (*problems, *held_out):
+            check_countdown_gold(problem.id, problem.answer)
     try:
         train, dropped = filter_prompts(problems, context.renderer, prompt_tokens)
         evaluation, also_dropped = filter_prompts(held_out, context.renderer, prompt_tokens)

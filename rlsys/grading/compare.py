@@ -17,6 +17,7 @@ from queue import LifoQueue
 
 from rlsys.config import GradingConfig, Policy
 from rlsys.grading.answers import extract_answer
+from rlsys.grading.countdown import solves
 from rlsys.grading.golds import gold_text, read_gold
 from rlsys.grading.policy import judge, judge_exactly
 from rlsys.grading.process import GradingProcess
@@ -98,6 +99,8 @@ def decide(
             right = judge(answer, accepted)
         case "exact":
             right = judge_exactly(answer, accepted)
+        case "countdown":
+            right = any(solves(answer, text) for text in accepted.answers)
         case "math-verify":
             refused = any(is_refused(normalise(text)) for text in (answer, *accepted.answers))
             right = False if refused else None

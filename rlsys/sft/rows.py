@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rlsys.config import (
     ArithmeticTraces,
+    CountdownTraces,
     DialogueTraces,
     PreferenceFile,
     PromptConfig,
@@ -61,6 +62,10 @@ def supervised_rows(config: SftConfig, tokenizer: PreTrainedTokenizerBase) -> Su
     match config.data:
         case ArithmeticTraces() as data:
             return ArithmeticRows(data, tokenizer)
+        case CountdownTraces() as data:
+            from rlsys.sft.countdown_rows import CountdownRows  # it imports `row` from this module
+
+            return CountdownRows(data, tokenizer)
         case DialogueTraces() as data:
             from rlsys.sft.dialogues import DialogueRows  # it imports `row` from this module
 

@@ -11,7 +11,7 @@ that: it finds the box in the decoded text.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,26 +45,39 @@ CHAT_TEMPLATE: Final = (
     "{% if add_generation_prompt %}{{ '<think>' }}{% endif %}"
 )
 
-LAYERS: Final = 4
-HIDDEN: Final = 128
-HEADS: Final = 4
-MLP: Final = 384
-MAX_LENGTH: Final = 1024
+
+class TinyShape(NamedTuple):
+    """The size of a model that is built from random weights."""
+
+    layers: int = 4
+    hidden: int = 128
+    heads: int = 4
+    mlp: int = 384
+    max_length: int = 1024
+    """Longest sequence in tokens."""
 
 
-def build_tiny(folder: Path, seed: int) -> Path:
+REASONER: Final = TinyShape()
+"""The shipped reasoners: 0.86 M parameters. The head size 32 is the smallest one that the CPU
+attention of vLLM supports."""
+SEARCHER: Final = TinyShape(layers=8, hidden=320, heads=5, mlp=896, max_length=2048)
+"""For Countdown with three and four numbers: 10.2 M parameters (docs/countdown.md)."""
+
+
+def build_tiny(folder: Path, seed: int, shape: TinyShape = REASONER) -> Path:
     """Write the tokenizer, the configuration and fresh float32 weights into `folder`; return it."""
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = tiny_tokenizer()
+    tokenizer = tiny_tokenizer(shape.max_length)
     tokenizer.save_pretrained(folder)
-    tiny_config(tokenizer).save_pretrained(folder)
-    save_file(fresh_weights(len(tokenizer), seed), folder / "model.safetensors", {"format": "pt"})
+    tiny_config(tokenizer, shape).save_pretrained(folder)
+    weights = fresh_weights(len(tokenizer), seed, shape)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
     return folder
 
 
-def tiny_tokenizer() -> PreTrainedTokenizerFast:
+def tiny_tokenizer(max_length: int = REASONER.max_length) -> PreTrainedTokenizerFast:
     """The character tokenizer with its chat template; unknown characters become `<unk>`."""
     from tokenizers import AddedToken, Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
@@ -82,27 +95,24 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
         eos_token=EOS,
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
-        model_max_length=MAX_LENGTH,
+        model_max_length=max_length,
     )
 
 
-def tiny_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
-    """Return the model configuration: Llama with tied embeddings.
-
-    The head size 32 is the smallest one that the CPU attention of vLLM supports.
-    """
+def tiny_config(tokenizer: PreTrainedTokenizerFast, shape: TinyShape = REASONER) -> LlamaConfig:
+    """Return the model configuration: Llama with tied embeddings."""
     from transformers import LlamaConfig
 
     return LlamaConfig(
         architectures=["LlamaForCausalLM"],
         vocab_size=len(tokenizer),
-        hidden_size=HIDDEN,
-        intermediate_size=MLP,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=HEADS,
-        head_dim=HIDDEN // HEADS,
-        max_position_embeddings=MAX_LENGTH,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.mlp,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        head_dim=shape.hidden // shape.heads,
+        max_position_embeddings=shape.max_length,
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
@@ -111,22 +121,25 @@ def tiny_config(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
     )
 
 
-def fresh_weights(vocabulary: int, seed: int) -> dict[str, NDArray[np.float32]]:
+def fresh_weights(
+    vocabulary: int, seed: int, shape: TinyShape = REASONER
+) -> dict[str, NDArray[np.float32]]:
     """Return Llama weights by name: normal matrices with deviation 0.02, norm weights 1."""
     rng = np.random.default_rng(seed)
+    hidden, mlp = shape.hidden, shape.mlp
 
     def matrix(rows: int, columns: int) -> NDArray[np.float32]:
         return rng.normal(0.0, 0.02, (rows, columns)).astype(np.float32)
 
-    weights = {"model.embed_tokens.weight": matrix(vocabulary, HIDDEN)}
-    for layer in range(LAYERS):
+    weights = {"model.embed_tokens.weight": matrix(vocabulary, hidden)}
+    for layer in range(shape.layers):
         name = f"model.layers.{layer}"
         for projection in "qkvo":
-            weights[f"{name}.self_attn.{projection}_proj.weight"] = matrix(HIDDEN, HIDDEN)
+            weights[f"{name}.self_attn.{projection}_proj.weight"] = matrix(hidden, hidden)
         for projection in ("gate", "up"):
-            weights[f"{name}.mlp.{projection}_proj.weight"] = matrix(MLP, HIDDEN)
-        weights[f"{name}.mlp.down_proj.weight"] = matrix(HIDDEN, MLP)
+            weights[f"{name}.mlp.{projection}_proj.weight"] = matrix(mlp, hidden)
+        weights[f"{name}.mlp.down_proj.weight"] = matrix(hidden, mlp)
         for norm in ("input", "post_attention"):
-            weights[f"{name}.{norm}_layernorm.weight"] = np.ones(HIDDEN, np.float32)
-    weights["model.norm.weight"] = np.ones(HIDDEN, np.float32)
+            weights[f"{name}.{norm}_layernorm.weight"] = np.ones(hidden, np.float32)
+    weights["model.norm.weight"] = np.ones(hidden, np.float32)
     return weights

@@ -7,7 +7,14 @@ import pytest
 import rlsys.assets
 from rlsys.assets import shipped_path
 from rlsys.errors import ModelError
-from rlsys.sft.tiny_model import TINY_ENVIRONMENT, build_tiny, tiny_tokenizer
+from rlsys.sft.tiny_model import (
+    SEARCHER,
+    TINY_ENVIRONMENT,
+    build_tiny,
+    fresh_weights,
+    tiny_config,
+    tiny_tokenizer,
+)
 
 
 def test_text_survives_encoding_and_decoding() -> None:
@@ -79,6 +86,15 @@ def test_built_model_loads_with_every_weight_in_its_place(tmp_path: Path) -> Non
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
     size = sum(f.stat().st_size for f in (tmp_path / "tiny").iterdir())
     assert size < 4 * 2**20
+
+
+def test_a_larger_shape_of_the_same_model() -> None:
+    tokenizer = tiny_tokenizer(SEARCHER.max_length)
+    weights = fresh_weights(len(tokenizer), 0, SEARCHER)
+    assert sum(matrix.size for matrix in weights.values()) == 10_196_800
+    config = tiny_config(tokenizer, SEARCHER)
+    assert (config.num_hidden_layers, config.head_dim) == (8, 64)
+    assert config.max_position_embeddings == tokenizer.model_max_length == 2048
 
 
 def test_the_seed_decides_the_weights(tmp_path: Path) -> None:
