@@ -47,6 +47,11 @@ def compare_evaluations(
     """Compare evaluations of the same problems with the first one: differences, token ratios."""
     with sentences():
         from rlsys.evaluation.comparison import compare, read_method
-        from rlsys.evaluation.tables import comparison_table
+        from rlsys.evaluation.tables import comparison_tables, method_letters
 
-        terminal().print(comparison_table(compare([read_method(words) for words in methods])))
+        compared = compare([read_method(words) for words in methods])
+        for line in method_letters(compared):
+            typer.echo(line)
+        console = terminal()
+        for table in comparison_tables(compared):
+            console.print(table)

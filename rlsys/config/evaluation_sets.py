@@ -70,39 +70,43 @@ class CurveSection(ThoughtSection):
     length_keys = "environment.thought_tokens, environment.budgets or environment.answer_tokens"
 
     type: Literal["anytime"] = "anytime"
-    budgets: PositiveInt | tuple[PositiveInt, ...] = 1
-    """A number: so many evenly spaced budgets up to `thought_tokens`. A list: the budgets."""
+    budgets: tuple[PositiveInt, ...] | None = None
+    """Increasing numbers of thought tokens; null takes `budget_count` evenly spaced ones."""
+    budget_count: PositiveInt = 1
+    """Budgets up to `thought_tokens`, where `budgets` is null."""
     thought_tokens: PositiveInt | None = None
-    """The largest budget, where `budgets` is a number; must be null where it is a list."""
+    """The largest budget, where `budgets` is null."""
 
     @model_validator(mode="after")
     def _grid(self) -> CurveSection:
-        if isinstance(self.budgets, tuple):
+        if self.budgets is not None:
             check_budgets(self.budgets, "environment.budgets")
-            if self.thought_tokens is not None:
+            if self.thought_tokens is not None or self.budget_count != 1:
                 raise ValueError(
-                    f"environment.thought_tokens {self.thought_tokens} does not fit the list of "
-                    "environment.budgets, whose last item is the largest budget; leave it out"
+                    f"environment.budgets {list(self.budgets)} is a whole list of budgets, beside "
+                    "which environment.thought_tokens and budget_count have no place; leave them "
+                    "out, or set environment.budgets to null"
                 )
         elif self.thought_tokens is None:
             raise ValueError(
-                f"environment.budgets {self.budgets} is a number of evenly spaced budgets and "
-                "needs the largest one; set environment.thought_tokens, or give a list of budgets"
+                "environment.thought_tokens is missing, the largest of the evenly spaced budgets; "
+                "set it, or give environment.budgets as a list"
             )
-        elif self.thought_tokens < self.budgets:
+        elif self.thought_tokens < self.budget_count:
             raise ValueError(
                 f"environment.thought_tokens {self.thought_tokens} has no room for "
-                f"{self.budgets} different budgets; raise it, or lower environment.budgets"
+                f"{self.budget_count} different budgets; raise it, or lower "
+                "environment.budget_count"
             )
         return self
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """All budgets, increasing: round(thought_tokens * j / n) for j = 1 to n, or the list."""
-        if isinstance(self.budgets, tuple):
+        """All budgets: the list, or round(thought_tokens * j / n) for j = 1 to n budget_count."""
+        if self.budgets is not None:
             return self.budgets
         assert self.thought_tokens is not None  # _grid
-        count = self.budgets
+        count = self.budget_count
         return tuple(round(self.thought_tokens * j / count) for j in range(1, count + 1))
 
     @property

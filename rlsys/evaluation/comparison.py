@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from string import ascii_uppercase
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,10 @@ class Comparison(NamedTuple):
     """A method against the first one, on one set or on the average."""
 
     set: str
+    letter: str
+    """A for the first method, B for the second, and so on."""
     method: str
+    """Its folders."""
     seeds: int
     anytime: Estimate
     """Accuracy averaged over the budgets."""
@@ -61,9 +65,11 @@ def read_method(words: str) -> Method:
 def compare(methods: Sequence[Method]) -> list[Comparison]:
     """Return a row for every set that all have and every method, then those of the average.
 
-    Raises DataError if the methods share no set, or if a set has not the same problems, budgets and
-    number of seeds in all of them.
+    Raises DataError if there are more than 26 methods, if they share no set, or if a set has not
+    the same problems and budgets in all of them.
     """
+    if len(methods) > len(ascii_uppercase):
+        raise DataError(f"{len(methods)} methods have no letter each; compare at most 26 at once")
     first = methods[0]
     names = [n for n in first.seeds[0] if all(n in sets for m in methods for sets in m.seeds)]
     if not names:
@@ -73,7 +79,11 @@ def compare(methods: Sequence[Method]) -> list[Comparison]:
     groups = [([name], name) for name in names]
     if len(names) > 1:
         groups.append((names, AVERAGE))
-    return [_compared(sets, shown, method, first) for sets, shown in groups for method in methods]
+    return [
+        _compared(sets, shown, letter, method, first)
+        for sets, shown in groups
+        for letter, method in zip(ascii_uppercase[: len(methods)], methods, strict=True)
+    ]
 
 
 def _check_same(name: str, methods: Sequence[Method]) -> None:
@@ -96,7 +106,9 @@ def _check_same(name: str, methods: Sequence[Method]) -> None:
                 )
 
 
-def _compared(names: Sequence[str], shown: str, method: Method, first: Method) -> Comparison:
+def _compared(
+    names: Sequence[str], shown: str, letter: str, method: Method, first: Method
+) -> Comparison:
     anytime, final = _scores(method, names, -1, whole=True), _scores(method, names, -1)
     tokens, known = _tokens(method, names), _tokens(first, names)
     differences: list[Estimate | None] = [None, None]
@@ -107,6 +119,7 @@ def _compared(names: Sequence[str], shown: str, method: Method, first: Method) -
         ]
     return Comparison(
         set=shown,
+        letter=letter,
         method=method.name,
         seeds=len(method.seeds),
         anytime=bootstrap_sets(anytime),

@@ -171,7 +171,8 @@ def _average_rows(
 ) -> list[dict[str, Any]]:
     """Return the mean over sets of everything that all sets have."""
     rows = []
-    for place, budget in enumerate((*sets[0].budgets, ANYTIME)):
+    budgets: tuple[int | str, ...] = (*sets[0].budgets, ANYTIME)
+    for place, budget in enumerate(budgets):
         scores = [found.scores_PM() for found in sets]
         if budget == ANYTIME:
             values = [scores_PM.mean(axis=1)[None] for scores_PM in scores]

@@ -22,7 +22,7 @@ def accuracy_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(title="Accuracy by thinking budget (tokens), with 95 % intervals over problems")
     table.add_column("set")
     for heading in (*map(str, shown), "anytime mean"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for name in dict.fromkeys(row["set"] for row in rows):
         found = {row["budget"]: row for row in rows if row["set"] == name}
         cells = [
@@ -52,29 +52,51 @@ def details_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def comparison_table(comparisons: Sequence[Comparison]) -> Table:
-    """Return means, paired differences to the first method, and token ratios."""
-    table = Table(title=f"Differences to {comparisons[0].method}, with 95 % bootstrap intervals")
-    table.add_column("set")
-    table.add_column("method", overflow="fold")
-    for heading in ("seeds", "anytime", "difference", "final", "difference"):
-        table.add_column(heading, justify="right")
-    for heading in ("tokens", "A/B %", "B/A %"):
-        table.add_column(heading, justify="right")
+def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
+    """Return accuracies with paired differences to the first method, and tokens with ratios.
+
+    Methods are shown by letters; `method_letters` says which is which.
+    """
+    anytime = _difference_table(
+        "Accuracy averaged over the budgets",
+        [(row, row.anytime, row.anytime_difference) for row in comparisons],
+    )
+    final = _difference_table(
+        "Accuracy at the largest budget",
+        [(row, row.final, row.final_difference) for row in comparisons],
+    )
+    tokens = Table(title="Tokens of a response at the largest budget, and their ratios in %")
+    _add_columns(tokens, "tokens", "to A", "A to it")
     for row in comparisons:
-        table.add_row(
-            row.set,
-            row.method,
-            str(row.seeds),
-            _estimate(row.anytime),
-            _estimate(row.anytime_difference, signed=True),
-            _estimate(row.final),
-            _estimate(row.final_difference, signed=True),
-            f"{row.tokens:.1f}",
-            f"{row.token_ratio:.1f}",
-            f"{row.token_ratio_reverse:.1f}",
-        )
+        cells = (f"{v:.1f}" for v in (row.tokens, row.token_ratio, row.token_ratio_reverse))
+        tokens.add_row(row.set, row.letter, *cells)
+    return [anytime, final, tokens]
+
+
+def method_letters(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return a line for every method: its letter, its number of training seeds, its folders."""
+    methods = {row.letter: row for row in comparisons}
+    return [
+        f"{letter}: {row.seeds} training seed{'s' * (row.seeds > 1)}, {row.method}"
+        for letter, row in methods.items()
+    ]
+
+
+def _difference_table(
+    title: str, rows: Sequence[tuple[Comparison, Estimate, Estimate | None]]
+) -> Table:
+    table = Table(title=f"{title}, with 95 % bootstrap intervals")
+    _add_columns(table, "accuracy", "difference to A")
+    for row, mean, difference in rows:
+        table.add_row(row.set, row.letter, _estimate(mean), _estimate(difference, signed=True))
     return table
+
+
+def _add_columns(table: Table, *headings: str) -> None:
+    for heading in ("set", "method"):
+        table.add_column(heading)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
 
 
 def _spread(budgets: Sequence[int]) -> list[int]:
