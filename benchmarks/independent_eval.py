@@ -1,7 +1,7 @@
 """Accuracy at one thinking budget with vLLM alone: an independent check of `rlsys eval sets`.
 
     python benchmarks/independent_eval.py MODEL test.jsonl --budget 256 --out theirs.jsonl
-    python benchmarks/independent_eval.py MODEL test.jsonl --compare theirs.jsonl OUT/results.jsonl
+    python benchmarks/independent_eval.py MODEL test.jsonl --compare theirs.jsonl RUN/results.jsonl
 
 The first command evaluates a model folder on JSON lines with the columns `problem` and `answer`.
 The second compares its rows with those of `rlsys eval sets`, problem by problem.

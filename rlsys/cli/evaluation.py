@@ -12,7 +12,7 @@ from rlsys.cli.common import ConfigFile, Overrides, sentences, terminal
 def evaluate_sets(config_file: ConfigFile, overrides: Overrides = None) -> None:
     """Measure a model on many sets of problems under many budgets; a restart goes on.
 
-    The folder `out` gets results.jsonl with a row for every sampled thought, and summary.json.
+    The run_dir gets results.jsonl with a row for every sampled thought, and summary.json.
     """
     with sentences():
         from rlsys.config.evaluation_sets import SetsConfig
@@ -24,22 +24,22 @@ def evaluate_sets(config_file: ConfigFile, overrides: Overrides = None) -> None:
 
         config = load_config(config_file, overrides or [], SetsConfig)
         check_machine()
-        check_writable(config.out)
+        check_writable(config.run_dir)
         from rlsys.launch import evaluation_sets
 
-        with run_lock(config.out, typer.echo):
+        with run_lock(config.run_dir, typer.echo):
             rows = evaluation_sets.evaluate_sets(config, typer.echo)
         console = terminal()
         console.print(accuracy_table(rows))
         console.print(details_table(rows))
-        typer.echo(f"wrote {config.out}; `rlsys report {config.out}` draws the curves")
+        typer.echo(f"wrote {config.run_dir}; `rlsys report {config.run_dir}` draws the curves")
 
 
 def compare_evaluations(
     methods: Annotated[
         list[str],
         typer.Argument(
-            metavar="OUT[,OUT...]...",
+            metavar="RUN_DIR[,RUN_DIR...]...",
             help="Folders of `rlsys eval sets`; commas join the training seeds of one method.",
         ),
     ],

@@ -129,7 +129,7 @@ class EvaluatedEndpoint(EndpointSection):
 class SetsConfig(Section):
     """Everything `rlsys eval sets` needs."""
 
-    out: Path = Path("runs/evaluation")
+    run_dir: Path = Path("runs/evaluation")
     """Folder of the results. A second start goes on in it."""
     seed: NonNegativeInt = 0
     model: ModelConfig = ModelConfig()

@@ -1,6 +1,8 @@
 """What an evaluation leaves behind: one row per sampled thought, appended when it is answered.
 
 results.jsonl is the raw evidence. Every table and every curve is computed from it alone.
+evaluation.yaml holds the settings that its rows were sampled with. Its name differs from that of a
+training run's settings, so that an evaluation in the directory of a run overwrites nothing.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from rlsys.errors import ConfigError, DataError, RunFolderError
 from rlsys.types import Problem
 
 RESULTS: Final = "results.jsonl"
-CONFIG: Final = "config.yaml"
+CONFIG: Final = "evaluation.yaml"
 SUMMARY: Final = "summary.json"
 
-FREE_KEYS: Final = ("out", "endpoint", "generation", "baseline", "data.sets", "grading.actors")
+FREE_KEYS: Final = ("run_dir", "endpoint", "generation", "baseline", "data.sets", "grading.actors")
 """Keys that may change before an evaluation goes on: they do not change what a row says. Sets are
 compared one by one."""
 FREE_SET_KEYS: Final = ("samples", "limit", "size")
@@ -84,9 +86,7 @@ def read_results(folder: Path) -> list[SampleResult]:
     """
     path = folder / RESULTS
     if not path.is_file():
-        raise RunFolderError(
-            f"{folder} holds no {RESULTS}; give the folder `out` of `rlsys eval sets`"
-        )
+        raise RunFolderError(f"{folder} holds no {RESULTS}; give the run_dir of `rlsys eval sets`")
     # Bytes and not text: a killed process may have stopped inside a UTF-8 character.
     whole, _, _ = path.read_bytes().rpartition(b"\n")
     return list(_rows(path, whole.split(b"\n")))
@@ -107,20 +107,20 @@ def _rows(path: Path, lines: Iterable[bytes]) -> Iterator[SampleResult]:
 
 
 def claim(config: SetsConfig, text: str) -> None:
-    """Write the configuration `text` into `config.out`, or compare with the one that is there.
+    """Write the configuration `text` into `config.run_dir`, or compare with the one that is there.
 
     Rows that were sampled with other settings must not be mixed with new ones.
 
     Raises ConfigError with the first key that differs.
     """
-    path = config.out / CONFIG
-    if path.is_file() and (config.out / RESULTS).is_file():
+    path = config.run_dir / CONFIG
+    if path.is_file() and (config.run_dir / RESULTS).is_file():
         for key, before, now in differences(read_tree(path), config.model_dump(mode="json")):
             raise ConfigError(
-                f"{key} is {now!r} but the results in {config.out} were sampled with {before!r}; "
-                "set it back, or give another folder `out`"
+                f"{key} is {now!r} but the results in {config.run_dir} were sampled with "
+                f"{before!r}; set it back, or give another run_dir"
             )
-    config.out.mkdir(parents=True, exist_ok=True)
+    config.run_dir.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
 

@@ -56,14 +56,16 @@ def all_units(config: SetsConfig, problems: Mapping[str, Sequence[Problem]]) -> 
     ]
 
 
-def check_same_problems(done: Sequence[SampleResult], units: Sequence[Unit], out: object) -> None:
+def check_same_problems(
+    done: Sequence[SampleResult], units: Sequence[Unit], run_dir: object
+) -> None:
     """Raise ConfigError if a row that exists is about a problem whose text or gold has changed."""
     now = {(unit.set, unit.problem.id): digest_of(unit.problem) for unit in units}
     for row in done:
         if now.get((row.set, row.problem), row.digest) != row.digest:
             raise ConfigError(
-                f"problem {row.problem!r} of data.sets.{row.set} is not the one that {out} has "
-                "results for; restore the file of the set, or give another folder `out`"
+                f"problem {row.problem!r} of data.sets.{row.set} is not the one that {run_dir} has "
+                "results for; restore the file of the set, or give another run_dir"
             )
 
 

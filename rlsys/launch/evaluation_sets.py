@@ -25,12 +25,12 @@ Tell = Callable[[str], None]
 
 
 def evaluate_sets(config: SetsConfig, tell: Tell) -> list[dict[str, Any]]:
-    """Sample every thought that `config.out` lacks, and return the rows of the summary.
+    """Sample every thought that `config.run_dir` lacks, and return the rows of the summary.
 
-    Nothing is started if no thought is missing. The caller holds the lock of `config.out`.
+    Nothing is started if no thought is missing. The caller holds the lock of `config.run_dir`.
 
     Raises:
-        UserError: the input is wrong, or `config.out` holds results of other settings.
+        UserError: the input is wrong, or `config.run_dir` holds results of other settings.
         EngineError: the engines or the endpoint failed; the same command goes on.
     """
     baseline = None
@@ -40,16 +40,16 @@ def evaluate_sets(config: SetsConfig, tell: Tell) -> list[dict[str, Any]]:
     for note in prepared.notes:
         tell(note)
     claim(config, dump_config(config))
-    journal = Journal(config.out / RESULTS)
+    journal = Journal(config.run_dir / RESULTS)
     units = all_units(config, prepared.problems)
     if len(journal):
-        check_same_problems(read_results(config.out), units, config.out)
+        check_same_problems(read_results(config.run_dir), units, config.run_dir)
     if any(unit.id not in journal for unit in units):
         run(_sample(prepared, units, journal, tell))
     asked = {unit.id for unit in units}
-    rows = [row for row in read_results(config.out) if row.id in asked]
+    rows = [row for row in read_results(config.run_dir) if row.id in asked]
     summary = summarise(results_by_set(rows), baseline)
-    replace_file(config.out / SUMMARY, json.dumps(summary, indent=1) + "\n")
+    replace_file(config.run_dir / SUMMARY, json.dumps(summary, indent=1) + "\n")
     return summary
 
 

@@ -105,12 +105,12 @@ def test_the_order_of_rows_does_not_matter() -> None:
 def test_settings_that_change_what_a_row_says() -> None:
     before = {
         "seed": 0,
-        "out": "a",
+        "run_dir": "a",
         "data": {"sets": {"x": {"samples": 1, "limit": 4, "path": ["f"]}, "y": {"samples": 1}}},
     }
     now = {
         "seed": 1,
-        "out": "b",
+        "run_dir": "b",
         "data": {"sets": {"x": {"samples": 8, "limit": None, "path": ["g"]}, "z": {}}},
     }
     assert list(differences(before, now)) == [
