@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -56,9 +57,7 @@ def all_units(config: SetsConfig, problems: Mapping[str, Sequence[Problem]]) -> 
     ]
 
 
-def check_same_problems(
-    done: Sequence[SampleResult], units: Sequence[Unit], run_dir: object
-) -> None:
+def check_same_problems(done: Sequence[SampleResult], units: Sequence[Unit], run_dir: Path) -> None:
     """Raise ConfigError if a row that exists is about a problem whose text or gold has changed."""
     now = {(unit.set, unit.problem.id): digest_of(unit.problem) for unit in units}
     for row in done:

@@ -1,4 +1,4 @@
-"""`rlsys eval sets` with a real engine, killed in the middle: nothing is lost, nothing is double."""
+"""`rlsys eval sets` with a real engine, killed in the middle: every thought is sampled once."""
 
 from __future__ import annotations
 
