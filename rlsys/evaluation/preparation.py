@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rlsys.config import ModelConfig
 from rlsys.config.evaluation_sets import SetsConfig
@@ -13,7 +14,7 @@ from rlsys.data.problems import load_problem_set
 from rlsys.environments.anytime import AnytimeEnvironment
 from rlsys.environments.thoughts import ThoughtSampler
 from rlsys.errors import ModelError
-from rlsys.tokenization.model_folder import check_model
+from rlsys.tokenization.model_folder import check_model, resolve_model_path
 from rlsys.tokenization.prompts import PromptRenderer, filter_prompts
 from rlsys.tokenization.think import ThinkTokens
 from rlsys.tokenization.tokenizer import load_tokenizer
@@ -22,6 +23,9 @@ from rlsys.types import Generator, Grader, Problem
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+PART_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,8 @@ class Prepared:
     """Most tokens of a prompt, a thought, the forced text and an answer together."""
     problems: Mapping[str, Sequence[Problem]]
     """The problems of every set."""
+    weights: str
+    """See weights_digest."""
     notes: Sequence[str]
     """A sentence about every set with its size, and about what was left out."""
 
@@ -94,6 +100,7 @@ def prepare(config: SetsConfig) -> Prepared:
         think=think,
         longest_sequence=prompt_tokens + response,
         problems=problems,
+        weights="" if config.endpoint else weights_digest(config.model.path),
         notes=notes,
     )
 
@@ -112,6 +119,24 @@ def _problems(
             note += f"; {too_long:,} are dropped because their prompt is too long"
         notes.append(note)
     return problems, notes
+
+
+def weights_digest(path: str) -> str:
+    """Return eight hexadecimal digits that change when the weights in a model folder do.
+
+    Three parts of every weight file are read, not all of it: training changes every part. Returns
+    "" for a hub name.
+    """
+    digest, folder = sha256(), Path(resolve_model_path(path))
+    files = sorted(f for pattern in ("*.safetensors", "*.bin") for f in folder.glob(pattern))
+    for file in files:
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}".encode())
+        with file.open("rb") as stream:
+            for start in (0, size // 2, max(size - PART_BYTES, 0)):
+                stream.seek(start)
+                digest.update(stream.read(PART_BYTES))
+    return digest.hexdigest()[:8] if files else ""
 
 
 def exported(model: ModelConfig) -> ModelConfig:

@@ -58,6 +58,8 @@ class SampleResult(msgspec.Struct, frozen=True, kw_only=True):
     problem: str
     digest: str
     """Of the text and gold answer, so that results of changed problems are never mixed."""
+    weights: str
+    """The same of the weights; see rlsys.evaluation.preparation.weights_digest."""
     sample: int
     seed: int
     """From which the seeds of the thought and of the answers are derived."""
