@@ -57,10 +57,17 @@ def all_units(config: SetsConfig, problems: Mapping[str, Sequence[Problem]]) -> 
     ]
 
 
-def check_same_problems(done: Sequence[SampleResult], units: Sequence[Unit], run_dir: Path) -> None:
-    """Raise ConfigError if a row that exists is about a problem whose text or gold has changed."""
+def check_unchanged(
+    done: Sequence[SampleResult], units: Sequence[Unit], weights: str, run_dir: Path
+) -> None:
+    """Raise ConfigError if the weights, or a problem, are not those of a row that exists."""
     now = {(unit.set, unit.problem.id): digest_of(unit.problem) for unit in units}
     for row in done:
+        if row.weights != weights:
+            raise ConfigError(
+                f"the results in {run_dir} are of other weights than model.path holds now; give "
+                "another run_dir"
+            )
         if now.get((row.set, row.problem), row.digest) != row.digest:
             raise ConfigError(
                 f"problem {row.problem!r} of data.sets.{row.set} is not the one that {run_dir} has "
@@ -73,6 +80,7 @@ async def sample_units(
     units: Collection[Unit],
     journal: Journal,
     *,
+    weights: str,
     concurrency: int,
     tell: Callable[[str], None],
 ) -> None:
@@ -86,7 +94,7 @@ async def sample_units(
     async def sample(unit: Unit) -> None:
         nonlocal finished
         async with free:
-            row = await sample_unit(environment, unit)
+            row = await sample_unit(environment, unit, weights)
         journal.append(msgspec.to_builtins(row))
         finished += 1
         if finished % stride == 0 or finished == len(missing):
@@ -97,8 +105,8 @@ async def sample_units(
             tasks.create_task(sample(unit))
 
 
-async def sample_unit(environment: AnytimeEnvironment, unit: Unit) -> SampleResult:
-    """Sample one thought with its answers under all budgets."""
+async def sample_unit(environment: AnytimeEnvironment, unit: Unit, weights: str) -> SampleResult:
+    """Sample one thought of the model with these `weights`, with its answers under all budgets."""
     seed = derive_seed(environment.seed, unit.set, unit.problem.id, unit.sample)
     group = await environment.rollout(seed, unit.problem)
     (episode,) = group.episodes
@@ -108,6 +116,7 @@ async def sample_unit(environment: AnytimeEnvironment, unit: Unit) -> SampleResu
         set=unit.set,
         problem=unit.problem.id,
         digest=digest_of(unit.problem),
+        weights=weights,
         sample=unit.sample,
         seed=seed,
         thought_tokens=len(thought),

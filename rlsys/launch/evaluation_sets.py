@@ -13,7 +13,7 @@ from rlsys.evaluation.endpoint import endpoint_generator
 from rlsys.evaluation.grader import local_grader
 from rlsys.evaluation.preparation import Prepared, prepare
 from rlsys.evaluation.records import RESULTS, SUMMARY, claim, read_results
-from rlsys.evaluation.sampling import Unit, all_units, check_same_problems, sample_units
+from rlsys.evaluation.sampling import Unit, all_units, check_unchanged, sample_units
 from rlsys.evaluation.summary import results_by_set, summarise
 from rlsys.launch.local_model import LocalModel
 from rlsys.launch.session import run
@@ -43,7 +43,7 @@ def evaluate_sets(config: SetsConfig, tell: Tell) -> list[dict[str, Any]]:
     journal = Journal(config.run_dir / RESULTS)
     units = all_units(config, prepared.problems)
     if len(journal):
-        check_same_problems(read_results(config.run_dir), units, config.run_dir)
+        check_unchanged(read_results(config.run_dir), units, prepared.weights, config.run_dir)
     if any(unit.id not in journal for unit in units):
         run(_sample(prepared, units, journal, tell))
     asked = {unit.id for unit in units}
@@ -57,7 +57,14 @@ async def _sample(prepared: Prepared, units: list[Unit], journal: Journal, tell:
     config = prepared.config
     async with _generator(prepared, units[0]) as (generator, concurrency):
         environment = prepared.environment(generator, local_grader(config.grading))
-        await sample_units(environment, units, journal, concurrency=concurrency, tell=tell)
+        await sample_units(
+            environment,
+            units,
+            journal,
+            weights=prepared.weights,
+            concurrency=concurrency,
+            tell=tell,
+        )
 
 
 @asynccontextmanager

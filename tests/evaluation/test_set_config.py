@@ -10,7 +10,7 @@ from rlsys.config import ModelConfig
 from rlsys.config.evaluation_sets import SetsConfig
 from rlsys.config.loading import dump_config, load_config
 from rlsys.errors import ConfigError, ModelError
-from rlsys.evaluation.preparation import exported
+from rlsys.evaluation.preparation import exported, weights_digest
 
 SET = ["data.sets.a.source=arithmetic"]
 GRID = ["environment.thought_tokens=8000"]
@@ -87,3 +87,13 @@ def test_a_run_directory_stands_for_its_export(tmp_path: Path) -> None:
         exported(run)
     (tmp_path / "export").mkdir()
     assert exported(run).path == str(tmp_path / "export")
+
+
+def test_the_digest_changes_with_the_weights(tmp_path: Path) -> None:
+    assert weights_digest("org/name") == ""
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(bytes(5 << 20))
+    before = weights_digest(str(tmp_path))
+    assert before == weights_digest(str(tmp_path))
+    weights.write_bytes(bytes(4 << 20) + b"\x01" * (1 << 20))
+    assert len({before, weights_digest(str(tmp_path)), ""}) == 3

@@ -21,7 +21,7 @@ from rlsys.errors import ConfigError, EngineError, ResourceError
 from rlsys.evaluation.endpoint import EndpointGenerator, endpoint_generator
 from rlsys.evaluation.grader import local_grader
 from rlsys.evaluation.records import RESULTS, SampleResult, read_results
-from rlsys.evaluation.sampling import Unit, check_same_problems, sample_unit, sample_units
+from rlsys.evaluation.sampling import Unit, check_unchanged, sample_unit, sample_units
 from rlsys.reflection.labelling.journal import Journal
 from rlsys.types import Completion, GenerationRequest, GradingRequest, Problem, Verdict
 
@@ -64,7 +64,7 @@ def environment(generator: Any, grader: Any = None) -> AnytimeEnvironment:
 
 
 def test_a_row_holds_every_budget() -> None:
-    row = asyncio.run(sample_unit(environment(Endless()), UNITS[2]))
+    row = asyncio.run(sample_unit(environment(Endless()), UNITS[2], "w"))
     assert (row.id, row.set, row.problem, row.sample) == ("set/p/2", "set", "p", 2)
     assert (row.thought_tokens, row.closed) == (4, False)
     assert [(a.budget, a.cut, a.score, a.tokens, a.forced) for a in row.answers] == [
@@ -76,7 +76,7 @@ def test_a_row_holds_every_budget() -> None:
 def sample_all(path: Path, generator: Endless) -> list[SampleResult]:
     journal = Journal(path / RESULTS)
     work = sample_units(
-        environment(generator), UNITS, journal, concurrency=1, tell=lambda line: None
+        environment(generator), UNITS, journal, weights="w", concurrency=1, tell=lambda line: None
     )
     asyncio.run(work)
     return sorted(read_results(path), key=lambda row: row.id)
@@ -95,13 +95,15 @@ def test_a_restart_samples_what_is_missing_with_the_same_seeds(tmp_path: Path) -
     assert rest.seeds == whole.seeds[2:]
 
 
-def test_results_of_a_changed_problem_are_refused(tmp_path: Path) -> None:
+def test_results_of_a_changed_problem_or_model_are_refused(tmp_path: Path) -> None:
     done = sample_all(tmp_path, Endless())
-    check_same_problems(done, UNITS, tmp_path)
-    check_same_problems(done, [], tmp_path)  # a set that is not asked for
+    check_unchanged(done, UNITS, "w", tmp_path)
+    check_unchanged(done, [], "w", tmp_path)  # a set that is not asked for
     changed = Unit("set", Problem(id="p", text="text", answer="other"), 0)
     with pytest.raises(ConfigError, match=r"'p' of data\.sets\.set"):
-        check_same_problems(done, [changed], tmp_path)
+        check_unchanged(done, [changed], "w", tmp_path)
+    with pytest.raises(ConfigError, match="other weights"):
+        check_unchanged(done, UNITS, "x", tmp_path)
 
 
 def test_hard_comparisons_need_no_actor() -> None:

@@ -22,6 +22,7 @@ def sample_row(
         set=name,
         problem=problem,
         digest=f"of-{problem}",
+        weights="w",
         sample=sample,
         seed=1,
         thought_tokens=thought,
