@@ -18,7 +18,7 @@ from rlsys.tokenization.model_folder import check_model, resolve_model_path
 from rlsys.tokenization.prompts import PromptRenderer, filter_prompts
 from rlsys.tokenization.think import ThinkTokens
 from rlsys.tokenization.tokenizer import load_tokenizer
-from rlsys.training.run_folder import CHECKPOINTS, EXPORT, last_checkpoint
+from rlsys.training.run_folder import CHECKPOINTS, EXPORT, FINISHED, last_checkpoint
 from rlsys.types import Generator, Grader, Problem
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def prepare(config: SetsConfig) -> Prepared:
     """Load what `config` names.
 
     Raises:
-        ModelError: no such model, a run without an export, a tokenizer without the needed tokens,
+        ModelError: no such model, a run that is not finished, a tokenizer without the needed tokens,
             or too little room for a prompt.
         DataError: problems are missing, empty or malformed, or every prompt of a set is too long.
     """
@@ -142,16 +142,16 @@ def weights_digest(path: str) -> str:
 def exported(model: ModelConfig) -> ModelConfig:
     """Return the model with the export in the place of a run directory.
 
-    Raises ModelError for a run directory without an export.
+    Raises ModelError for a run that is not finished: it has no export, or that of an earlier step.
     """
     folder = Path(model.path)
-    if (folder / EXPORT).is_dir():
-        return model.model_copy(update={"path": str(folder / EXPORT)})
-    if (folder / CHECKPOINTS).is_dir():
+    if (folder / CHECKPOINTS).is_dir() and not (folder / FINISHED).is_file():
         step = last_checkpoint(folder)
         raise ModelError(
-            f"model.path {model.path!r} is a run without an export, which is written at its end; "
-            f"give the run's command once more with steps={step or 'N'} to end it after its newest "
-            "checkpoint"
+            f"model.path {model.path!r} is a run that is not finished, so it has no export of its "
+            f"newest weights; give the run's command once more with steps={step or 'N'} to end it "
+            "after its newest checkpoint"
         )
+    if (folder / EXPORT).is_dir():
+        return model.model_copy(update={"path": str(folder / EXPORT)})
     return model

@@ -82,10 +82,12 @@ def test_a_fault_is_named_where_it_was_written() -> None:
 def test_a_run_directory_stands_for_its_export(tmp_path: Path) -> None:
     run = ModelConfig(path=str(tmp_path))
     assert exported(run) == run  # a model folder, or nothing yet
+    (tmp_path / "export").mkdir()
+    assert exported(run).path == str(tmp_path / "export")  # `rlsys sft` has no checkpoints
     (tmp_path / "checkpoints" / "step-40").mkdir(parents=True)
     with pytest.raises(ModelError, match="steps=40"):
         exported(run)
-    (tmp_path / "export").mkdir()
+    (tmp_path / "finished.json").touch()
     assert exported(run).path == str(tmp_path / "export")
 
 
