@@ -73,8 +73,8 @@ def prepare(config: SetsConfig) -> Prepared:
     """Load what `config` names.
 
     Raises:
-        ModelError: no such model, a run that is not finished, a tokenizer without the needed tokens,
-            or too little room for a prompt.
+        ModelError: no such model, a run that is not finished, a tokenizer without the needed
+            tokens, or too little room for a prompt.
         DataError: problems are missing, empty or malformed, or every prompt of a set is too long.
     """
     config = config.model_copy(update={"model": exported(config.model)})
