@@ -5,7 +5,7 @@ Shapes: P problems, M budgets, K samples of one problem, S training seeds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
@@ -86,7 +86,7 @@ def results_by_set(rows: Sequence[SampleResult]) -> dict[str, SetResults]:
     }
 
 
-def _budgets(name: str, problems: Any) -> tuple[int, ...]:
+def _budgets(name: str, problems: Iterable[Mapping[int, SampleResult]]) -> tuple[int, ...]:
     grids = {tuple(a.budget for a in row.answers) for p in problems for row in p.values()}
     if len(grids) > 1:
         raise DataError(
