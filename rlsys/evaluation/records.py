@@ -36,6 +36,8 @@ class BudgetAnswer(msgspec.Struct, frozen=True, kw_only=True):
     budget: int
     score: float
     """1 if the answer is right, else 0."""
+    invalid: bool
+    """True if the grader failed or was too slow, so that nobody knows whether it is right."""
     cut: int
     """Thought tokens kept: at most `budget`."""
     forced: bool

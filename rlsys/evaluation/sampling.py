@@ -28,7 +28,7 @@ from rlsys.evaluation.records import (
 )
 from rlsys.grading.answers import extract_answer
 from rlsys.reflection.labelling.journal import Journal
-from rlsys.types import Episode, Kind, Problem
+from rlsys.types import Episode, Kind, Problem, Verdict
 
 MESSAGES = 10
 """About how many messages about the progress an evaluation prints."""
@@ -142,6 +142,7 @@ def _answer(
     return BudgetAnswer(
         budget=budget,
         score=float(episode.scores[slot]),
+        invalid=bool(episode.verdicts[slot] == Verdict.INVALID),
         cut=min(budget, thought_tokens),
         forced=thought_tokens > budget or not closed,
         tokens=len(answer.token_ids),

@@ -39,6 +39,8 @@ class ProblemResults:
     """Sampled tokens of each answer."""
     forced_KM: Doubles
     """1 where the thought was cut at the budget."""
+    invalid_KM: Doubles
+    """1 where the grader failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +112,7 @@ def _problem(rows: Sequence[SampleResult]) -> ProblemResults:
         thought_KM=np.array([[a.cut for a in of_row] for of_row in answers], np.float64),
         answer_KM=np.array([[a.tokens for a in of_row] for of_row in answers], np.float64),
         forced_KM=np.array([[a.forced for a in of_row] for of_row in answers], np.float64),
+        invalid_KM=np.array([[a.invalid for a in of_row] for of_row in answers], np.float64),
     )
 
 
@@ -161,6 +164,7 @@ def _set_rows(found: SetResults) -> list[dict[str, Any]]:
         row["thought_tokens"] = fmean(p.thought_KM[:, place].mean() for p in problems)
         row["answer_tokens"] = fmean(p.answer_KM[:, place].mean() for p in problems)
         row["cut_share"] = fmean(p.forced_KM[:, place].mean() for p in problems)
+        row["invalid_share"] = fmean(p.invalid_KM[:, place].mean() for p in problems)
         rows.append(row)
     rows.append(_row(found.name, ANYTIME, bootstrap_sets([scores_PM.mean(axis=1)[None]])))
     return rows

@@ -46,9 +46,9 @@ def evaluate_sets(config: SetsConfig, tell: Tell) -> list[dict[str, Any]]:
         check_unchanged(read_results(config.run_dir), units, prepared.weights, config.run_dir)
     if any(unit.id not in journal for unit in units):
         run(_sample(prepared, units, journal, tell))
-    asked = {unit.id for unit in units}
-    rows = [row for row in read_results(config.run_dir) if row.id in asked]
-    summary = summarise(results_by_set(rows), baseline)
+    # In the order of the configuration, whatever the order in which thoughts ended.
+    rows = {row.id: row for row in read_results(config.run_dir)}
+    summary = summarise(results_by_set([rows[unit.id] for unit in units]), baseline)
     replace_file(config.run_dir / SUMMARY, json.dumps(summary, indent=1) + "\n")
     return summary
 

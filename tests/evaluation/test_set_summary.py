@@ -21,7 +21,7 @@ EASY = [
     sample_row("easy", "a", 0, [(8, 1, "1"), (32, 1, "1")]),
     sample_row("easy", "a", 1, [(8, 0, "2"), (32, 1, "1.0")]),
     sample_row("easy", "a", 2, [(8, 0, "2.0"), (32, 1, "1")]),
-    sample_row("easy", "a", 3, [(8, 0, None), (32, 0, "7")]),
+    sample_row("easy", "a", 3, [(8, 0, None), (32, 0, "invalid")]),
     # Problem b: never right; the thought has 40 tokens.
     *(sample_row("easy", "b", k, [(8, 0, "5"), (32, 0, "5")], thought=40) for k in range(4)),
 ]
@@ -48,6 +48,7 @@ def test_the_numbers_of_a_set() -> None:
     assert (small["thought_tokens"], large["thought_tokens"]) == (8, (20 + 32) / 2)
     assert large["answer_tokens"] == 3
     assert (small["cut_share"], large["cut_share"]) == (1, 1 / 2)
+    assert (small["invalid_share"], large["invalid_share"]) == (0, 1 / 8)
 
 
 def test_the_average_counts_every_set_once_and_holds_what_all_sets_have() -> None:

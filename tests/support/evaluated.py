@@ -31,6 +31,7 @@ def sample_row(
             BudgetAnswer(
                 budget=budget,
                 score=score,
+                invalid=answer == "invalid",
                 cut=min(budget, thought),
                 forced=budget < thought,
                 tokens=tokens,
