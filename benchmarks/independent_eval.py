@@ -49,7 +49,8 @@ def main() -> None:
     parser.add_argument("--compare", type=Path, nargs=2, metavar=("THEIRS", "RESULTS"))
     asked = parser.parse_args()
     if asked.compare:
-        print(comparison(*map(read_rows, asked.compare), asked.budget))
+        theirs, results = map(read_rows, asked.compare)
+        print(comparison(theirs, results, asked.budget))
         return
     rows = list(islice(read_rows(asked.problems), asked.limit))
     evaluated = evaluate(asked, rows)

@@ -122,9 +122,9 @@ def test_majority_at_k() -> None:
     ]
     for votes, right, k, expected in cases:
         assert majority_at_k(votes, right, k) == pytest.approx(expected), (votes, k)
-    for votes, right, k in (([0], [True], 2), ([0], [True], 0), ([0, 1], [True], 1)):
+    for few, scores, k in (([0], [True], 2), ([0], [True], 0), ([0, 1], [True], 1)):
         with pytest.raises(ValueError, match="does not exist"):
-            majority_at_k(votes, right, k)
+            majority_at_k(few, scores, k)
 
 
 def test_the_mean_of_ratios_is_not_the_ratio_of_means() -> None:

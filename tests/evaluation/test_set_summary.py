@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from rlsys.cli.app import app
 from rlsys.errors import DataError, RunFolderError
+from rlsys.estimates import Estimate
 from rlsys.evaluation.comparison import compare, read_method
 from rlsys.evaluation.records import RESULTS, differences, read_results
 from rlsys.evaluation.summary import results_by_set, sample_counts, summarise
@@ -143,7 +144,7 @@ def test_compared_methods_are_paired_by_problem_and_seed(tmp_path: Path) -> None
     assert second.anytime_difference is not None
     assert second.anytime_difference.mean == pytest.approx(0.0625)
     assert second.anytime_difference.low < 0 < second.anytime_difference.high
-    assert second.final_difference == (0, 0, 0)
+    assert second.final_difference == Estimate(0.0, 0.0, 0.0)
     # 20 tokens of thought, then 3 or 14 of the answer.
     assert (second.tokens, second.token_ratio) == (34, pytest.approx(100 * 34 / 23))
     assert second.token_ratio_reverse == pytest.approx(100 * 23 / 34)

@@ -53,7 +53,8 @@ def page(runs: Sequence[RunFiles], plotly: str, evaluations: Sequence[SetsFiles]
     """Return the HTML document; `plotly` is the text of plotly's script."""
     own = files("rlsys.reporting.page")
     script, style = (own.joinpath(f"page.{kind}").read_text("utf-8") for kind in ("js", "css"))
-    title = escape(", ".join(shown.name for shown in (*runs, *evaluations)))
+    names = [run.name for run in runs] + [found.name for found in evaluations]
+    title = escape(", ".join(names))
     sections = [
         _section("overview", "Overview", tiles(runs) + settings_table(runs) if runs else ""),
         _evaluation(runs),
