@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 
 from rlsys.assets import shipped_config
 from rlsys.cli.app import app
+from rlsys.config.evaluation_sets import SetsConfig
 from rlsys.config.loading import load_config
 from rlsys.config.sft import SftConfig
 
@@ -102,6 +103,8 @@ def carry_out(words: list[str]) -> None:
                 _run_rlsys(words[1:])
         case ["rlsys", "sft", file, *rest]:
             load_config(Path(file), _settings(rest), SftConfig)
+        case ["rlsys", "eval", "sets", file, *rest]:
+            load_config(shipped_config(file) or Path(file), _settings(rest), SetsConfig)
         case ["rlsys", "config", *_]:
             _run_rlsys(words[1:])
         case ["rlsys", *rest]:

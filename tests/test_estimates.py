@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from finished_groups import report
 
-from rlsys.estimates import Estimate, bootstrap_mean, paired_bootstrap, pass_at_k
+from rlsys.estimates import (
+    Estimate,
+    bootstrap_mean,
+    bootstrap_sets,
+    majority_at_k,
+    paired_bootstrap,
+    pass_at_k,
+    token_ratios,
+)
 from rlsys.training.evaluation import curve_estimates
 
 
@@ -97,3 +105,49 @@ def test_an_evaluation_reports_intervals_and_pass_at_k() -> None:
         ("low/16", "high/16", "low/mean", "high/mean"), 0.75
     )
     assert curve_estimates([replace(report(0, 0), numbers={})]) == {}
+
+
+def test_majority_at_k() -> None:
+    right_first = [True, False, False, False]
+    cases: list[tuple[list[int | None], list[bool], int, float]] = [
+        # votes, right, k, share of blocks of k whose most frequent answer is right
+        ([0], [True], 1, 1),
+        ([0, 1, 1, 2], right_first, 4, 0),  # the wrong answer 1 has two votes
+        ([0, 0, 1, 2], [True, True, False, False], 4, 1),
+        ([0, 1, 2, 3], right_first, 4, 1 / 4),  # one of four is chosen at random
+        ([0, 0, 1, 1], [True, True, False, False], 2, 1 / 2),  # two blocks
+        ([0, 1, 1], [True, False, False], 2, 1 / 2),  # the third sample fills no block
+        ([0, None, None, None], right_first, 4, 1),  # no answer is no vote
+        ([None, None], [False, False], 2, 0),
+    ]
+    for votes, right, k, expected in cases:
+        assert majority_at_k(votes, right, k) == pytest.approx(expected), (votes, k)
+    for few, scores, k in (([0], [True], 2), ([0], [True], 0), ([0, 1], [True], 1)):
+        with pytest.raises(ValueError, match="does not exist"):
+            majority_at_k(few, scores, k)
+
+
+def test_the_mean_of_ratios_is_not_the_ratio_of_means() -> None:
+    ratios = token_ratios([300, 2100, 7600], [600, 3200, 9000])
+    assert ratios == pytest.approx((66.6898, 78.125), abs=1e-4)
+    reverse = token_ratios([600, 3200, 9000], [300, 2100, 7600])
+    assert reverse == pytest.approx((156.9340, 128.0), abs=1e-4)
+
+
+def test_every_set_counts_the_same_in_an_average() -> None:
+    # Means 1 and 0: their average is 1/2, although the first set has one problem and the other two.
+    assert bootstrap_sets([[[1.0]], [[0.0, 0.0]]]) == (0.5, 0.5, 0.5)
+    estimate = bootstrap_sets([[[1.0, 0.0] * 50], [[0.0] * 10]])
+    assert estimate.mean == 0.25
+    assert 0.18 < estimate.low < 0.22 < 0.28 < estimate.high < 0.32
+    with pytest.raises(ValueError, match="one row per training seed"):
+        bootstrap_sets([[[1.0]], [[0.0], [1.0]]])
+    with pytest.raises(ValueError, match="one row per training seed"):
+        bootstrap_sets([])
+
+
+def test_training_seeds_widen_an_interval() -> None:
+    problems = [0.5] * 20
+    assert bootstrap_sets([[problems]]) == (0.5, 0.5, 0.5)
+    seeds = bootstrap_sets([[[0.4] * 20, [0.6] * 20]])
+    assert seeds == pytest.approx((0.5, 0.4, 0.6))

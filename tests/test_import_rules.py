@@ -14,6 +14,7 @@ FORBIDDEN = {
     "rlsys.algorithms": ("rlsys.data", "rlsys.environments", "rlsys.training", "rlsys.launch"),
     "rlsys.data": ("torch", "rlsys.algorithms", "rlsys.environments", "rlsys.launch"),
     "rlsys.environments": ("torch", "transformers", "rlsys.training", "rlsys.launch"),
+    "rlsys.evaluation": ("torch", "rlsys.launch"),
     "rlsys.grading": ("torch", "transformers", "rlsys.environments", "rlsys.launch"),
     "rlsys.reflection": ("torch", "transformers", "rlsys.training", "rlsys.launch"),
     "rlsys.reporting": ("rlsys.launch",),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rlsys.cli import data, economics, ledger, plan, reflection, report
+from rlsys.cli import data, economics, evaluation, ledger, plan, reflection, report
 from rlsys.cli.common import (
     SETTINGS_AS_OPTIONS,
     STOPPED,
@@ -49,6 +49,8 @@ config_app = typer.Typer(help="Show configurations and their schema.", no_args_i
 app.add_typer(config_app, name="config")
 app.add_typer(reflection.app, name="reflection")
 app.command("eval economics", context_settings=SETTINGS_AS_OPTIONS)(economics.compare_agents)
+app.command("eval sets", context_settings=SETTINGS_AS_OPTIONS)(evaluation.evaluate_sets)
+app.command("eval compare")(evaluation.compare_evaluations)
 app.command("serve-env", context_settings=SETTINGS_AS_OPTIONS)(economics.serve_environment)
 app.command("data", context_settings=SETTINGS_AS_OPTIONS)(data.data)
 app.command("ledger")(ledger.ledger)

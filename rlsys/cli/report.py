@@ -12,7 +12,10 @@ from rlsys.cli.common import sentences
 
 def report(
     run_dirs: Annotated[
-        list[Path], typer.Argument(metavar="RUN_DIR...", help="Runs of `rlsys train`.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN_DIR...", help="Runs of `rlsys train`, or evaluations of `rlsys eval sets`."
+        ),
     ],
     output: Annotated[
         Path | None,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
@@ -38,14 +38,22 @@ def variants(field: FieldInfo) -> dict[str, type[Section]]:
     return {}
 
 
+def item_field(field: FieldInfo) -> FieldInfo | None:
+    """The field of each item, if the field is a section whose keys the user chooses; else None."""
+    if get_origin(field.annotation) is not dict:
+        return None
+    return FieldInfo.from_annotation(get_args(field.annotation)[1])
+
+
 def field_at(schema: type[Section], path: ConfigPath) -> FieldInfo | None:
     """The field that `path` names in any kind of the sections on the way, or None."""
-    sections, field = [schema], None
+    sections, field, item = [schema], None, None
     for key in path:
-        field = next((s.model_fields[key] for s in sections if key in s.model_fields), None)
+        known = next((s.model_fields[key] for s in sections if key in s.model_fields), None)
+        field = known if item is None else item
         if field is None:
             return None
-        sections = list(variants(field).values())
+        sections, item = list(variants(field).values()), item_field(field)
     return field
 
 
@@ -90,6 +98,7 @@ def _locate(
     """Keys as a user writes them, the section that owns the last one, list indices as text."""
     path: list[str] = []
     owner, kinds, items = schema, dict[str, type[Section]](), ""
+    item: FieldInfo | None = None
     for part in location:
         if isinstance(part, int):
             items += f"[{part}]"
@@ -98,8 +107,9 @@ def _locate(
         else:
             owner = kinds.get("", owner)
             path.append(part)
-            field = owner.model_fields.get(part)
+            field = owner.model_fields.get(part) if item is None else item
             kinds = variants(field) if field is not None else {}
+            item = item_field(field) if field is not None else None
     return tuple(path), owner, items
 
 

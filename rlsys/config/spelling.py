@@ -16,9 +16,10 @@ from types import NoneType, UnionType
 from typing import Annotated, Literal, Union, get_args, get_origin
 
 import yaml
+from pydantic.fields import FieldInfo
 
 from rlsys.config.base import Section
-from rlsys.config.explain import variants
+from rlsys.config.explain import item_field, variants
 from rlsys.config.reading import Tree, Unquoted, parse_value
 
 _TRUTH = {"yes": True, "on": True, "no": False, "off": False}
@@ -30,14 +31,20 @@ def as_meant(tree: Tree, schema: type[Section]) -> Tree:
     """A copy of `tree` with the values of `schema`'s fields as they are meant."""
     meant = dict(tree)
     for name in tree.keys() & schema.model_fields.keys():
-        field, value = schema.model_fields[name], tree[name]
-        if isinstance(field.discriminator, str) and isinstance(value, dict):
-            kind = value.get(field.discriminator)
-            section = variants(field).get(kind) if isinstance(kind, str) else None
-            meant[name] = as_meant(value, section) if section is not None else value
-        else:
-            meant[name] = _meant(value, field.annotation)
+        meant[name] = _meant_field(tree[name], schema.model_fields[name])
     return meant
+
+
+def _meant_field(value: object, field: FieldInfo) -> object:
+    """`value` as the field means it; items of a section with chosen keys are fields as well."""
+    if isinstance(field.discriminator, str) and isinstance(value, dict):
+        kind = value.get(field.discriminator)
+        section = variants(field).get(kind) if isinstance(kind, str) else None
+        return as_meant(value, section) if section is not None else value
+    item = item_field(field)
+    if item is not None and isinstance(value, dict):
+        return {key: _meant_field(part, item) for key, part in value.items()}
+    return _meant(value, field.annotation)
 
 
 def _meant(value: object, annotation: object) -> object:

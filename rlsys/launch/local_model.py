@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from actors.pools import GenerationPool
-from rlsys.config import GenerationConfig, LocalModelConfig
+from rlsys.config import EnginesConfig, GenerationConfig, ModelConfig
 from rlsys.launch.engines import frozen_engines
 from rlsys.launch.resources import check_local_gpus, numbered_bundles
 from rlsys.launch.room import Bundle
@@ -16,10 +16,24 @@ from rlsys.launch.session import ray_session
 from rlsys.types import Completion, GenerationRequest
 
 
+class EvaluatedModel(Protocol):
+    """Settings with a model and its engines."""
+
+    @property
+    def model(self) -> ModelConfig:
+        """The model."""
+        ...
+
+    @property
+    def generation(self) -> EnginesConfig:
+        """Its engines."""
+        ...
+
+
 class LocalModel:
     """The engines of one model, in a separate Ray session."""
 
-    def __init__(self, config: LocalModelConfig, max_length: int) -> None:
+    def __init__(self, config: EvaluatedModel, max_length: int) -> None:
         """Prepare engines for sequences of at most `max_length` tokens; starts nothing.
 
         Raises ResourceError if this machine has too few GPUs.

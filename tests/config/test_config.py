@@ -32,6 +32,7 @@ from rlsys.config import (
 )
 from rlsys.config.base import Section
 from rlsys.config.economics import DatasetsCorpus, EconomicsServerConfig
+from rlsys.config.evaluation_sets import SetsConfig
 from rlsys.config.loading import dump_config, load_config
 from rlsys.config.reflection import ReflectionConfig
 from rlsys.errors import ConfigError
@@ -308,6 +309,8 @@ def test_every_shipped_configuration_loads() -> None:
             schema = SftConfig
         elif path.name.startswith("reflection_"):
             schema = ReflectionConfig
+        elif path.name.startswith("eval_"):
+            schema = SetsConfig
         load_config(path, words, schema)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evaluated import sample_row, write_results
 from recorded_run import episode, write_lines, write_run
 from typer.testing import CliRunner
 
@@ -251,6 +252,25 @@ def test_without_plotly_the_command_says_what_to_install(
     result = CliRunner().invoke(app, ["report", str(write_run(tmp_path / "run"))])
     assert result.exit_code == 2
     assert "pip install 'rlsys[report]'" in result.stderr
+
+
+def test_evaluations_on_sets_have_a_curve_for_each_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document, "plotly_script", lambda: PLOTLY)
+    rows = [
+        sample_row("</script>", f"p{i}", 0, [(2, i, "1"), (4, 1, "1")], thought=3) for i in (0, 1)
+    ]
+    first, second = (write_results(tmp_path / name, rows) for name in ("a", "b"))
+    run = write_run(tmp_path / "run")
+    document.write_page([run, first, second], tmp_path / "page.html")
+    elements = parse((tmp_path / "page.html").read_text(encoding="utf-8"))
+    band, line, *others = elements.data["figure-set-0"]["data"]
+    assert (line["x"], line["y"], line["name"]) == ([2, 4], [0.5, 1.0], str(first))
+    assert (band["x"], band["y"]) == ([2, 4, 4, 2], [1.0, 1.0, 1.0, 0.0])
+    assert others[1]["name"] == str(second)
+    assert "figure-anytime" in elements.data  # the run is on the same page
+    assert len([tag for tag, _ in elements.tags if tag == "script"]) == len(elements.data) + 2
 
 
 def test_plotly_takes_the_figures(tmp_path: Path) -> None:

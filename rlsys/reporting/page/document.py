@@ -21,16 +21,18 @@ from rlsys.reporting.page.charts import CHARTS, Figure, line_chart, time_chart
 from rlsys.reporting.page.episodes import EPISODES, browsable
 from rlsys.reporting.page.evaluations import anytime_chart, progress_chart
 from rlsys.reporting.page.run_files import RunFiles, read_runs
+from rlsys.reporting.page.sets import SetsFiles, holds_sets, read_sets, set_charts, sets_table
 from rlsys.reporting.page.summary import evaluation_table, ledger_table, settings_table, tiles
 
 
 def write_page(folders: Sequence[Path], output: Path) -> None:
-    """Write the page of the runs in `folders`.
+    """Write the page of the runs, and of the evaluations of `rlsys eval sets`, in `folders`.
 
-    Raises RunFolderError for a folder without a run, UserError if plotly is not installed.
+    Raises RunFolderError for a folder without either, UserError if plotly is not installed.
     """
-    runs = read_runs(folders)
-    text = page(runs, plotly_script())
+    evaluations = read_sets([folder for folder in folders if holds_sets(folder)])
+    runs = read_runs([folder for folder in folders if not holds_sets(folder)])
+    text = page(runs, plotly_script(), evaluations)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(text, encoding="utf-8", errors="replace")
 
@@ -47,14 +49,16 @@ def plotly_script() -> str:
     return str(get_plotlyjs())
 
 
-def page(runs: Sequence[RunFiles], plotly: str) -> str:
+def page(runs: Sequence[RunFiles], plotly: str, evaluations: Sequence[SetsFiles] = ()) -> str:
     """Return the HTML document; `plotly` is the text of plotly's script."""
     own = files("rlsys.reporting.page")
     script, style = (own.joinpath(f"page.{kind}").read_text("utf-8") for kind in ("js", "css"))
-    title = escape(", ".join(run.name for run in runs))
+    names = [run.name for run in runs] + [found.name for found in evaluations]
+    title = escape(", ".join(names))
     sections = [
-        _section("overview", "Overview", tiles(runs) + settings_table(runs)),
+        _section("overview", "Overview", tiles(runs) + settings_table(runs) if runs else ""),
         _evaluation(runs),
+        _sets(evaluations),
         _section("training", "Training", _grid(_training_charts(runs))),
         _section("time", "Time per step", _grid(_time_charts(runs))),
         _section("ledger", "Ledger", ledger_table(runs)),
@@ -115,6 +119,15 @@ def _evaluation(runs: Sequence[RunFiles]) -> tuple[str, str, str]:
         _card("progress", "Accuracy over steps", "Mean over budgets.", progress),
     ]
     return _section("evaluation", "Evaluation", _grid(charts) + evaluation_table(runs))
+
+
+def _sets(evaluations: Sequence[SetsFiles]) -> tuple[str, str, str]:
+    note = "Accuracy by budget; the band is a 95 % bootstrap interval over problems."
+    charts = [
+        _card(f"set-{number}", escape(name), note, figure)
+        for number, (name, figure) in enumerate(set_charts(evaluations))
+    ]
+    return _section("sets", "Sets", _grid(charts) + sets_table(evaluations))
 
 
 def _training_charts(runs: Sequence[RunFiles]) -> list[str]:

@@ -80,7 +80,8 @@ def _read(folder: Path) -> tuple[Path, dict[str, Any]]:
     if not read_rows(folder / METRICS):
         raise RunFolderError(
             f"{folder} holds no rows in {METRICS}; give the run_dir of `rlsys train` or "
-            "`rlsys sft` after its first step, or RUN_DIR/evaluation of `rlsys eval`"
+            "`rlsys sft` after its first step, RUN_DIR/evaluation of `rlsys eval`, or the run_dir "
+            "of `rlsys eval sets`"
         )
     try:
         return folder, read_tree(folder / CONFIG)
