@@ -67,12 +67,13 @@ def test_pairs_with_adapters(commands: list[Command], tmp_path: Path) -> None:
         "model": {"path": "tiny"},
         "data": {"source": "preferences", "path": [str(file)]},
         "rpo": {"beta": 0.2},
-        "steps": 6,
+        "epochs": 6,  # of 15 pairs each, so 6 steps
         "rows_per_step": 15,
         "log_every": 1,
         "learner": LEARNER,
     }
     steps = finish(commands, tmp_path / "pairs", "sft", settings).steps()
+    assert [row["step"] for row in steps] == [1, 2, 3, 4, 5, 6]
     assert steps[0]["learner/margin_mean"] == 0.0
     assert steps[0]["learner/preference_mean"] == pytest.approx(np.log(2), abs=1e-6)
     assert steps[-1]["learner/margin_mean"] > 0.1

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from families import family_tokenizer
-from paper_page import PAGE, PAPER, REFLECTION, ROOT, RUNS, SFT, variants
+from paper_page import EVALUATION, PAGE, PAPER, REFLECTION, ROOT, RUNS, SFT, variants
 from safetensors.torch import save_file
 from tokenizers import AddedToken
 from typer.testing import CliRunner
@@ -24,8 +24,10 @@ from typer.testing import CliRunner
 from rlsys.cli.app import app
 from rlsys.config import AnytimeConfig, BrpoConfig, ReaConfig, RunConfig, SftConfig
 from rlsys.config.base import Section
+from rlsys.config.evaluation_sets import SetsConfig
 from rlsys.config.loading import load_config
 from rlsys.config.reflection import ReflectionConfig
+from rlsys.evaluation.preparation import prepare
 from rlsys.launch.supervised import load_rows
 from rlsys.reflection.labelling.workspace import Workspace
 
@@ -97,7 +99,6 @@ def brpo(config: RunConfig) -> tuple[object, ...]:
     return (*chosen, algorithm.prior, algorithm.mode, algorithm.answer_method)
 
 
-BUDGETS_32 = ",".join(map(str, range(250, 8001, 250)))
 FOUR = (2000, 4000, 6000, 8000)
 EIGHT = (2000, 4000, 6000, 8000, 10000, 12000, 14000, 16000)
 BRPO_8K = {
@@ -155,6 +156,23 @@ def test_brpo_is_as_published() -> None:
             evaluation = config.evaluation
             assert (evaluation.every, evaluation.samples, evaluation.budgets) == evaluated
             assert (evaluation.temperature, evaluation.top_p) == (0.6, 1.0)
+
+
+def test_brpo_s_evaluation_is_as_published(
+    models: dict[str, Path], rows: Path, tmp_path: Path
+) -> None:
+    config = load_config(PAPER / EVALUATION, [], SetsConfig)
+    assert {name: one.samples for name, one in config.data.sets.items()} == {
+        **{"amc22_23": 320, "aime24": 320, "math500": 80, "minerva": 80, "olympiadbench": 80}
+    }
+    assert config.environment.grid == tuple(range(250, 8001, 250))
+    assert (config.environment.answer_tokens, config.temperature) == (118, 0.6)
+    trained = load_config(PAPER / "brpo_8k.yaml")
+    assert config.data.prompt == trained.data.prompt
+    words = [f"model.path={models[config.model.path]}", f"run_dir={tmp_path}"]
+    words += [f"data.sets.{name}.path={rows}" for name in config.data.sets]
+    prepared = prepare(load_config(PAPER / EVALUATION, words, SetsConfig))
+    assert {len(problems) for problems in prepared.problems.values()} == {500}
 
 
 REA = {
@@ -293,21 +311,24 @@ def test_every_command_of_the_page_loads() -> None:
     """Evaluations, labelling and supervised runs; the settings of training runs are in tables."""
     schemas: dict[str, type[Section]] = {
         "eval": RunConfig,
+        "eval sets": SetsConfig,
         "sft": SftConfig,
         "reflection": ReflectionConfig,
     }
     page = re.sub(r" \\\n *", " ", PAGE)
-    lines = re.findall(r"(?:^ *|`)rlsys (eval|sft|reflection)( [^`\n]*)", page, re.MULTILINE)
-    shell = {"$set": "aime24", "$try": "2", "$(seq -s, 250 250 8000)": BUDGETS_32}
-    budgets = {}
+    lines = re.findall(
+        r"(?:^ *|`)rlsys (eval sets|eval(?! compare)|sft|reflection)( [^`\n]*)", page, re.MULTILINE
+    )
+    shell = {"$set": "aime24", "$try": "2"}
+    budgets = []
     for command, rest in lines:
         for name, value in shell.items():
             rest = rest.replace(name, value)
         file, *words = [word for word in rest.split() if "configs/" in word or "=" in word]
         config = load_config(ROOT / file, words, schemas[command])
         if isinstance(config, RunConfig):
-            budgets[rest] = len(config.evaluation_budgets)
-    assert sorted(budgets.values()) == [1, 2, 2, 32, 32]
+            budgets.append(config.evaluation_budgets)
+    assert budgets == [(8000,), (8192, 16384), (8192, 16384)]
     assert {file for _, rest in lines for file in re.findall("configs/paper/(.*?yaml)", rest)} == {
-        *("brpo_8k.yaml", "rearl.yaml", REFLECTION, *SFT)
+        *(EVALUATION, "rearl.yaml", REFLECTION, *SFT)
     }

@@ -10,7 +10,8 @@ PAPER = ROOT / "configs" / "paper"
 PAGE = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
 SFT = ("rearl_sft.yaml", "rearl_rpo.yaml", "rearl_reflection_sft.yaml")
 REFLECTION = "rearl_reflection.yaml"
-RUNS = sorted({path.name for path in PAPER.iterdir()} - {*SFT, REFLECTION})
+EVALUATION = "brpo_eval.yaml"
+RUNS = sorted({path.name for path in PAPER.iterdir()} - {*SFT, REFLECTION, EVALUATION})
 
 
 def variants(file: str) -> dict[str, tuple[str, ...]]:
