@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, StringConstraints, model_validator
 
-from rlsys.config.base import NonNegativeFloat, NonNegativeInt, Section, check_budgets
+from rlsys.config.base import Fraction, NonNegativeFloat, NonNegativeInt, Section, check_budgets
 from rlsys.config.data import ArithmeticData, FileData, HubData, PromptConfig
 from rlsys.config.environments import ThoughtSection
 from rlsys.config.grading import GradingConfig
@@ -142,6 +142,8 @@ class SetsConfig(Section):
     """How a thought ends, the budgets, and how an answer begins."""
     temperature: NonNegativeFloat = 0.6
     """0 is greedy."""
+    top_p: Fraction = 1.0
+    """Samples come from the most likely tokens that together have at least this probability."""
     generation: EnginesConfig = EnginesConfig()
     """The engines, where there is no endpoint."""
     grading: GradingConfig = GradingConfig()

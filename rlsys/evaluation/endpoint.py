@@ -95,7 +95,7 @@ class EndpointGenerator:
             "n": request.n,
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,
-            "top_p": 1.0,
+            "top_p": request.top_p,
             "seed": request.seed,
             "stop": request.stop_text,
             "extra_body": {

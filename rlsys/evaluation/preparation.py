@@ -57,6 +57,7 @@ class Prepared:
                 think=self.think,
                 decode=decode,
                 temperature=self.config.temperature,
+                top_p=self.config.top_p,
                 generator=generator,
                 grader=grader,
             ),

@@ -121,6 +121,7 @@ REQUEST = GenerationRequest(
     max_tokens=3,
     stop_token_ids=(2,),
     temperature=0.5,
+    top_p=0.9,
     seed=11,
 )
 
@@ -156,7 +157,7 @@ def test_an_endpoint_takes_and_returns_token_ids() -> None:
         "n": 1,
         "max_tokens": 3,
         "temperature": 0.5,
-        "top_p": 1.0,
+        "top_p": 0.9,
         "seed": 11,
         "stop_token_ids": [2],
         "return_token_ids": True,
