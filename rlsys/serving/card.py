@@ -155,7 +155,7 @@ def write_card(card: BudgetCard) -> str:
 
 
 def read_card(folder: Path) -> BudgetCard:
-    """Return the card in an exported folder. Raises ModelError if there is none that can be read."""
+    """Return the card of an exported folder. Raises ModelError if none can be read."""
     path = folder / CARD
     try:
         return msgspec.json.decode(path.read_bytes(), type=BudgetCard)
