@@ -105,6 +105,15 @@ def _one_call(
     if cut.think_end == PARSED[1] and all(text in vocabulary for text in PARSED):
         serve += ["--reasoning-parser", "deepseek_r1"]
     ids: list[int] = tokenizer(end, add_special_tokens=False)["input_ids"]
+    differs = [
+        "after a thought that ended by itself the header is not forced: the model has to write it",
+        "the first model runner of vLLM (the only one on CPUs) recognizes only the whole forced "
+        "text as an end, so it can force a second end after a thought that ended by itself",
+        "vLLM 0.24 takes the budget with its first model runner only: set "
+        "VLLM_USE_V2_MODEL_RUNNER=0 there",
+    ]
+    if len(cut.think_end_ids) > 1:
+        differs.append("an end that the model spells with other tokens is not recognized")
     return OneCall(
         serve=tuple(serve),
         request={
@@ -112,15 +121,7 @@ def _one_call(
             "max_tokens": budget + len(ids) + cut.answer_tokens,
         },
         same_tokens=ids == list(cut.cut_ids),
-        differs=(
-            "after a thought that ended by itself the header is not forced: the model has to write "
-            "it",
-            "the first model runner of vLLM (the only one on CPUs) recognizes only the whole "
-            "forced text as an end, so it can force a second end after a thought that ended by "
-            "itself shortly before the budget",
-            "vLLM 0.24 takes the budget with its first model runner only: set "
-            "VLLM_USE_V2_MODEL_RUNNER=0 there",
-        ),
+        differs=tuple(differs),
     )
 
 
