@@ -43,6 +43,13 @@ REQUESTS: Final = 16
 POOLS: Final = {False: (20, 24, 32, 40), True: (40, 48, 56, 64)}
 """Tokens of a pool per request: thought tokens alone, and with those of all answers."""
 
+COMPARED: Final = (
+    ("greedy", "uniform"),
+    ("greedy by cut", "uniform"),
+    ("greedy", "greedy by cut"),
+    ("greedy", "oracle"),
+)
+
 
 def main() -> None:
     """Record trees, or print the table of recorded ones."""
@@ -219,20 +226,18 @@ def allocation(path: Path) -> str:
             "uniform": uniform,
             "fixed cap": fixed_cap,
             "greedy": greedy(known, charged=charged, by_kind=True),
-            "by cut": greedy(known, charged=charged, by_kind=False),
+            "greedy by cut": greedy(known, charged=charged, by_kind=False),
             "oracle": oracle,
         }
         for pool in pools:
             found = {n: scores(asked, a, pool, charged) for n, a in allocators.items()}
-            others = ("uniform", "by cut", "oracle")
             rows.append(
                 [f"{pool}, {'all' if charged else 'thought'}"]
                 + [f"{score_P.mean():.3f}" for score_P in found.values()]
-                + [_difference(found["greedy"], found[other]) for other in others]
+                + [_difference(found[first], found[second]) for first, second in COMPARED]
             )
-    head = ["tokens per request", "uniform", "fixed cap", "greedy", "greedy by cut", "oracle"]
-    compared = ["greedy - uniform", "greedy - greedy by cut", "greedy - oracle"]
-    return markdown([*head, *compared], rows)
+    compared = [f"{first} - {second}" for first, second in COMPARED]
+    return markdown(["tokens per request", *allocators, *compared], rows)
 
 
 def _difference(first: NDArray[np.float64], second: NDArray[np.float64]) -> str:

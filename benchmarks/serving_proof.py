@@ -11,7 +11,8 @@ arguments of the card. The same problems are then answered in four ways:
 - one call        vLLM's own thinking budget, which forces the whole text of a trained cut
 - one call, bare  the same, which forces the end of a thought alone
 
-The result has, per way and budget, the number of right answers of every problem.
+The result has, per way and budget, the number of right answers of every problem. The same command
+again goes on after the ways that are in the file.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from rlsys.config import EndpointSection, RunConfig
+from rlsys.config import AnytimeConfig, EndpointSection, RunConfig
 from rlsys.config.loading import load_recorded
 from rlsys.data.problems import load_problems
 from rlsys.endpoints import endpoint_client
-from rlsys.environments.anytime import AnytimeConfig
 from rlsys.grading.compare import grade
 from rlsys.reporting.metrics_file import METRICS, read_evaluations
 from rlsys.serving.card import BudgetCard, budget_card, prompt_ids
@@ -70,43 +71,49 @@ def main() -> None:
     evaluation = read_evaluations(asked.run / "evaluation" / METRICS)[-1]
     tokenizer = load_tokenizer(config.model.path)
     card = budget_card(config, tokenizer, evaluation.numbers)
-    measured = card.measured
-    assert measured is not None
-    result = {
+    found: dict[str, Any] = {
         "model": config.model.path,
-        "evaluation": msgspec.to_builtins(measured),
-        "right": measure(config, card, tokenizer),
+        "evaluation": msgspec.to_builtins(card.measured),
+        "right": {},
     }
-    asked.out.write_text(json.dumps(result) + "\n", encoding="utf-8")
+    if asked.out.exists():
+        found = json.loads(asked.out.read_text(encoding="utf-8"))
+    for way, right in measure(config, card, tokenizer, without=tuple(found["right"])):
+        found["right"][way] = right
+        asked.out.write_text(json.dumps(found) + "\n", encoding="utf-8")
 
 
 def measure(
-    config: RunConfig, card: BudgetCard, tokenizer: PreTrainedTokenizerBase
-) -> dict[str, dict[str, list[int]]]:
-    """Return the right answers per way, budget and problem."""
-    cut = card.cut
-    assert cut is not None and card.vllm is not None
+    config: RunConfig,
+    card: BudgetCard,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    without: Collection[str],
+) -> Iterator[tuple[str, dict[str, list[int]]]]:
+    """Yield every way that is not in `without`, with its right answers per budget and problem."""
+    cut, vllm = card.cut, card.vllm
+    assert cut is not None and vllm is not None and vllm.one_call is not None
     problems = load_problems(config.data.evaluation)[: config.evaluation.problems]
     questions = [Question(p, prompt_ids(card, tokenizer, p.text)) for p in problems]
     samples, folder = config.evaluation.samples, Path(resolve_model_path(config.model.path))
-    other = OTHER_CLOSING if cut.closing != OTHER_CLOSING else ""
-    changed = _with_closing(card, other, tokenizer)
-    found: dict[str, dict[str, list[int]]] = {}
-    ends = {"one call": cut.closing + str(cut.think_end) + cut.answer_header}
-    ends["one call, bare"] = str(cut.think_end)
-    for way, end in ends.items():
-        one = card.vllm.one_call
-        assert one is not None
-        strings = json.loads(one.serve[1]) | {"reasoning_end_str": end}
-        serve = (*card.vllm.serve, one.serve[0], json.dumps(strings), *one.serve[2:])
-        with served(folder, serve) as url:
-            if not found:
-                found["two calls"] = _over_http(url, questions, card, _two_calls(card, samples))
-                found["two calls, other closing"] = _over_http(
-                    url, questions, changed, _two_calls(changed, samples)
-                )
-            found[way] = _over_http(url, questions, card, _one_call(card, samples))
-    return found
+    other = _with_closing(card, OTHER_CLOSING if cut.closing != OTHER_CLOSING else "", tokenizer)
+    ways = {
+        # The texts that the server forces, and how it is asked.
+        "two calls": ("", _two_calls(card, samples)),
+        "two calls, other closing": ("", _two_calls(other, samples)),
+        "one call": (
+            cut.closing + str(cut.think_end) + cut.answer_header,
+            _one_call(card, samples),
+        ),
+        "one call, bare": (str(cut.think_end), _one_call(card, samples)),
+    }
+    left = {way: parts for way, parts in ways.items() if way not in without}
+    for end, same in groupby(left.items(), key=lambda item: item[1][0]):
+        option, strings, *parser = vllm.one_call.serve
+        forced = json.dumps(json.loads(strings) | {"reasoning_end_str": end})
+        with served(folder, (*vllm.serve, *((option, forced, *parser) if end else ()))) as url:
+            for way, (_, ask) in same:
+                yield way, _over_http(url, questions, card, ask)
 
 
 def _over_http(

@@ -47,7 +47,14 @@ class Trees(NamedTuple):
 
     def rows(self, chosen: Ints | slice) -> Trees:
         """Return some of the questions."""
-        return Trees(self.budgets_K, *(part[chosen] for part in self[1:]))
+        return Trees(
+            budgets_K=self.budgets_K,
+            thought_QK=self.thought_QK[chosen],
+            answered_QK=self.answered_QK[chosen],
+            ended_QK=self.ended_QK[chosen],
+            kind_QK=self.kind_QK[chosen],
+            score_QK=self.score_QK[chosen],
+        )
 
 
 class Gains(NamedTuple):
@@ -64,10 +71,11 @@ class Gains(NamedTuple):
         The next cut alone would be too short-sighted: where an answer needs two more cuts, the
         first of them gains nothing, and the request would never get the second.
         """
-        tokens = np.maximum(self.tokens_KBK, 1e-9)
-        return np.where(self.tokens_KBK > 0, self.score_KBK / tokens, -np.inf).max(
-            axis=2, initial=0.0
-        )
+        later_KBK = self.tokens_KBK > 0
+        rates_KBK = np.full(later_KBK.shape, -np.inf)
+        np.divide(self.score_KBK, self.tokens_KBK, out=rates_KBK, where=later_KBK)
+        best_KB: Array = rates_KBK.max(axis=2)
+        return np.where(np.isfinite(best_KB), best_KB, 0.0)
 
 
 def most_frequent(answers: Sequence[str]) -> tuple[str, float]:
@@ -138,4 +146,4 @@ def next_request(
         left: tokens left in the pool.
     """
     fitting = [r for r, price in enumerate(price_R) if price <= left and rates_R[r] > 0]
-    return max(fitting, key=lambda r: (rates_R[r], -cuts_R[r]), default=None)
+    return max(fitting, key=lambda r: (rates_R[r], -cuts_R[r])) if fitting else None

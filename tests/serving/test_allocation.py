@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def trees(
-    length: list[int], kind: list[list[int]], score: list[list[float]], answered: int = 2
+    length: list[int], kind: list[list[int]], score: Sequence[Sequence[float]], answered: int = 2
 ) -> Trees:
     budgets_K = np.array([4, 8, 12])
     length_Q1 = np.array(length)[:, None]
