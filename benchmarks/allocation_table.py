@@ -135,22 +135,20 @@ def spread(served: Served, rate: Callable[[int, int], float], *, at_every_cut: b
     trees, budgets_K = served.trees, served.trees.budgets_K
     cost_QK = spent(trees, charge_answers=served.charged, at_every_cut=at_every_cut)
     answers = float(trees.answered_QK.max()) if served.charged and at_every_cut else 0.0
-    cut_Q = np.zeros(len(cost_QK), np.int64)
-    left = served.pool - cost_QK[:, 0].sum()
+    cuts = [0] * len(cost_QK)
+    left = float(served.pool - cost_QK[:, 0].sum())
     last = len(budgets_K) - 1
     while True:
-        going = [k < last and not trees.ended_QK[q, k] for q, k in enumerate(cut_Q)]
         rates = [
-            rate(q, k) if goes else 0.0
-            for (q, k), goes in zip(enumerate(cut_Q), going, strict=True)
+            rate(q, k) if k < last and not trees.ended_QK[q, k] else 0.0 for q, k in enumerate(cuts)
         ]
-        prices = [float(budgets_K[min(k + 1, last)] - budgets_K[k]) + answers for k in cut_Q]
-        chosen = next_request(cut_Q.tolist(), rates, prices, left)
+        prices = [float(budgets_K[min(k + 1, last)] - budgets_K[k]) + answers for k in cuts]
+        chosen = next_request(cuts, rates, prices, left)
         if chosen is None:
-            return cut_Q
-        k = cut_Q[chosen]
+            return np.array(cuts)
+        k = cuts[chosen]
         left -= cost_QK[chosen, k + 1] - cost_QK[chosen, k]
-        cut_Q[chosen] += 1
+        cuts[chosen] += 1
 
 
 def uniform(served: Served) -> Ints:
