@@ -20,6 +20,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
+import sys
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -67,6 +69,8 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="the run_dir of rlsys eval")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
+    # Without this, SIGTERM would end the benchmark and leave its server behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     config = load_recorded(asked.run / "evaluation" / "config.yaml")
     evaluation = read_evaluations(asked.run / "evaluation" / METRICS)[-1]
     tokenizer = load_tokenizer(config.model.path)

@@ -104,11 +104,7 @@ class BudgetedModel:
         if self._cut.think_end is None:
             # EOS is the only end of such a thought, and no text may follow it.
             return Thought(token_ids[: -1 if eos else None], text, ended=eos)
-        ended = (
-            self._cut.think_end in text
-            if len(self._cut.think_end_ids) != 1
-            else token_ids[-1:] == self._cut.think_end_ids
-        )
+        ended = self._has_end(token_ids, text)
         return Thought(token_ids, text, ended=ended, broken=eos and not ended)
 
     async def answer(
@@ -127,12 +123,18 @@ class BudgetedModel:
         forced = self._cut.header_ids if thought.ended else self._cut.cut_ids
         continued = [*prompt, *thought.token_ids, *forced]
         found = await self._complete(continued, answers, self._requests.answer)
-        end = self._cut.think_end
         texts = tuple(
-            "" if end is not None and end in choice.text else self._cut.answer_header + choice.text
+            "" if self._has_end(*choice) else self._cut.answer_header + choice.text
             for choice in found
         )
         return texts, sum(len(choice.token_ids) for choice in found)
+
+    def _has_end(self, token_ids: Sequence[int], text: str) -> bool:
+        """True if the model ended a thought in this text; see Cut.think_end_ids."""
+        end = self._cut.think_end_ids
+        if len(end) == 1:
+            return end[0] in token_ids
+        return self._cut.think_end is not None and self._cut.think_end in text
 
     async def _complete(
         self, token_ids: Sequence[int], n: int, fields: Mapping[str, object]

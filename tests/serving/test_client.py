@@ -81,6 +81,10 @@ def test_answers_that_break_the_form_are_empty() -> None:
     second_end = completion(("9</think>9}", [30, END, 30, 98]))
     reply, _ = asked([completion(("3", [24])), second_end])
     assert reply.answers == ("",)
+    # The same text in other tokens is no end for this model.
+    spelled = completion(("</think>9}", [33, 20, 30, 98]))
+    reply, _ = asked([completion(("3", [24])), spelled])
+    assert reply.answers == (HEADER_TEXT + "</think>9}",)
 
 
 def test_without_an_end_of_thought_eos_ends_it_and_is_left_out() -> None:
