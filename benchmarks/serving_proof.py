@@ -173,7 +173,7 @@ def _one_call(card: BudgetCard, samples: int) -> Callable[[AsyncOpenAI], Ask]:
                 prompt=list(question.prompt),
                 n=samples,
                 temperature=cut.temperature,
-                top_p=1.0,
+                top_p=cut.top_p,
                 max_tokens=budget + extra,
                 extra_body={**fields, "thinking_token_budget": budget},
             )

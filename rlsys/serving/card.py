@@ -16,6 +16,7 @@ import msgspec
 from rlsys.config import (
     ArithmeticData,
     DialogueSection,
+    EvaluationConfig,
     FileData,
     HubData,
     PromptConfig,
@@ -87,7 +88,9 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     answer_tokens: int
     """Most sampled tokens of an answer."""
     temperature: float
-    """Of thoughts and answers. The full distribution is sampled: no top-k, top-p or min-p."""
+    """Of thoughts and answers, in the evaluation."""
+    top_p: float
+    """The same; 1 samples the full distribution. There is no top-k and no min-p."""
 
 
 class BudgetCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +142,7 @@ def budget_card(
     )
     if not isinstance(environment, ThoughtSection):
         return card
-    cut = _cut(tokenizer, environment, config.evaluation.temperature)
+    cut = _cut(tokenizer, environment, config.evaluation)
     start = thought_start(tokenizer, config.data.prompt)
     return msgspec.structs.replace(
         card,
@@ -209,7 +212,7 @@ def data_name(source: Source) -> str:
 
 
 def _cut(
-    tokenizer: PreTrainedTokenizerBase, environment: ThoughtSection, temperature: float
+    tokenizer: PreTrainedTokenizerBase, environment: ThoughtSection, evaluation: EvaluationConfig
 ) -> Cut:
     think = ThinkTokens.resolve(tokenizer, environment)
     return Cut(
@@ -221,7 +224,8 @@ def _cut(
         think_end_ids=tuple(think.end.token_ids.tolist()),
         eos_ids=think.eos_ids,
         answer_tokens=environment.answer_tokens,
-        temperature=temperature,
+        temperature=evaluation.temperature,
+        top_p=evaluation.top_p,
     )
 
 

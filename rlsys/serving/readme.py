@@ -123,8 +123,8 @@ answer follows it (at most {cut.answer_tokens} sampled tokens):
 ```
 
 After a thought that ended by itself, only `{json.dumps(cut.answer_header)}` is forced. Both texts
-are written as JSON. Temperature {cut.temperature}, no top-k, no top-p. The parts are tokenized
-separately; `cut_ids` and `header_ids` in {CARD} are their tokens."""
+are written as JSON. The parts are tokenized separately; `cut_ids` and `header_ids` in {CARD} are
+their tokens. Temperature {cut.temperature}, top-p {cut.top_p}, no top-k."""
 
 
 def _vllm(serving: VllmServing) -> str:

@@ -70,7 +70,7 @@ def vllm_serving(
     single = len(cut.think_end_ids) == 1
     common: dict[str, object] = {
         "temperature": cut.temperature,
-        "top_p": 1.0,
+        "top_p": cut.top_p,
         "top_k": 0,
         "return_token_ids": True,
         # Without this, an end of thought inside an answer would be invisible in its text.
@@ -140,7 +140,8 @@ def llama_cpp_serving(cut: Cut, start: str | None, budgets: Sequence[int]) -> Ll
             *("--reasoning-budget", str(budgets[-1])),
             *(("--reasoning-budget-message", cut.closing) if cut.closing else ()),
             # Its defaults are 0.8, 40, 0.95 and 0.05.
-            *("--temp", str(cut.temperature), "--top-k", "0", "--top-p", "1.0", "--min-p", "0.0"),
+            *("--temp", str(cut.temperature), "--top-k", "0"),
+            *("--top-p", str(cut.top_p), "--min-p", "0.0"),
         ),
         differs=tuple(differs),
     )

@@ -41,7 +41,7 @@ def card_of(*words: str, numbers: dict[str, float] | None = None) -> BudgetCard:
 
 
 def test_a_card_has_the_cut_the_accuracy_and_the_arguments() -> None:
-    card = card_of('environment.closing="..."', "model.dtype=bfloat16")
+    card = card_of('environment.closing="..."', "model.dtype=bfloat16", "evaluation.top_p=0.95")
     measured, cut, vllm = card.measured, card.cut, card.vllm
     assert measured is not None and cut is not None and vllm is not None
     first = measured.curve[0]
@@ -53,6 +53,7 @@ def test_a_card_has_the_cut_the_accuracy_and_the_arguments() -> None:
     assert tokenizer.decode(cut.header_ids) == "\n\n**Final Answer**\n\\boxed{"
     assert vllm.serve == ("--dtype", "bfloat16", "--generation-config", "vllm")
     assert vllm.thought["stop_token_ids"] == [*cut.think_end_ids, *cut.eos_ids]
+    assert (vllm.thought["top_p"], vllm.answer["top_p"]) == (0.95, 0.95)
     assert (vllm.thought["max_tokens"], vllm.answer["max_tokens"]) == (64, 6)
     one = vllm.one_call
     assert one is not None and one.same_tokens
