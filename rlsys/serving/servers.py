@@ -106,7 +106,8 @@ def _one_call(
         serve += ["--reasoning-parser", "deepseek_r1"]
     ids: list[int] = tokenizer(end, add_special_tokens=False)["input_ids"]
     differs = [
-        "after a thought that ended by itself the header is not forced: the model has to write it",
+        "after a thought that ended by itself the header is not forced, and rlsys never trains "
+        "forced text, so the model may not write it",
         "the first model runner of vLLM (the only one on CPUs) recognizes only the whole forced "
         "text as an end, so it can force a second end after a thought that ended by itself",
         "vLLM 0.24 takes the budget with its first model runner only: set "
@@ -128,8 +129,8 @@ def _one_call(
 def llama_cpp_serving(cut: Cut, start: str | None, budgets: Sequence[int]) -> LlamaCppServing:
     """Return the arguments of llama.cpp's server for the largest budget."""
     differs = [
-        "nothing can be forced after the end of the thought, so the model has to write the header "
-        "itself",
+        "nothing can be forced after the end of the thought, and rlsys never trains forced text, "
+        "so the model may not write the header",
         "the texts that begin and end a thought come from the chat template; they cannot be given",
         "it was not run with this model: the arguments are those of its manual",
     ]
