@@ -24,12 +24,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import allocation_table
 import anytime_table
 import combination_table
 import economics_tables as economics
 import paper_plans
 import plan_table
 import reflection_table
+import serving_table
 import speed_tables as speed
 from rlsys.reporting.metrics_file import EvaluationRecord
 from table_runs import WARM_START, Column, Columns, Runs, markdown, read_raw, table
@@ -268,6 +270,11 @@ def grading() -> str:
     )
 
 
+def serving() -> str:
+    """Accuracy over HTTP, four ways."""
+    return serving_table.serving(json.loads((RESULTS / "serving_tiny_cpu.json").read_text()))
+
+
 def estimator_lab() -> str:
     """Signal, noise and direction of the gradients of every method on the same trees."""
     found = json.loads((RESULTS / "estimator_lab.json").read_text())["table"]
@@ -306,6 +313,11 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "paper-plans": paper_plans.plans,
     "estimator-lab": estimator_lab,
     "grading": grading,
+    "serving": serving,
+    "allocation-tiny": partial(allocation_table.allocation, RESULTS / "allocation_tiny_cpu.jsonl"),
+    "allocation-reflective": partial(
+        allocation_table.allocation, RESULTS / "allocation_tiny_reflective_cpu.jsonl"
+    ),
     "svamp-medians": svamp_medians,
     "svamp-steps": partial(
         speed.steps, RESULTS / "smollm2_svamp_1xH100_shared.csv", range(1, 111, 20)

@@ -62,7 +62,7 @@ async def ask(
             max_tokens=max_tokens,
         )
     except (OpenAIError, ValueError, RecursionError) as error:  # the last two: no JSON, or too deep
-        raise EndpointFailure(reason_of(error)) from error
+        raise EndpointFailure(failure_reason(error)) from error
     return _reply(completion)
 
 
@@ -87,8 +87,8 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def reason_of(error: Exception) -> str:
-    """Return the kind and first line of an error, and its cause if there is one."""
+def failure_reason(error: Exception) -> str:
+    """Return the kind and first line of the error, and its cause if there is one."""
     cause = f": {error.__cause__}" if error.__cause__ and str(error.__cause__) else ""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}{cause}"
 

@@ -24,6 +24,7 @@ from rlsys.config.loading import load_config
 from rlsys.data.problems import TaskStream, load_problems
 from rlsys.launch.processes import weights_folder
 from rlsys.reporting.metrics_file import METRICS, read_rows
+from rlsys.serving.card import read_card
 from rlsys.training.run_lock import LOCK
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -176,6 +177,11 @@ def check_export(folder: Path) -> None:
     before, after = weights(shipped_path("tiny")), weights(folder)
     assert before.keys() == after.keys()
     assert all((before[name] != after[name]).any() for name in before)
+    card = read_card(folder)
+    assert card.measured is not None and card.cut is not None
+    assert [point.budget for point in card.measured.curve] == [8, 24]
+    assert tokenizer.decode(card.cut.header_ids) == card.cut.answer_header
+    assert "| 24 |" in (folder / "README.md").read_text(encoding="utf-8")
 
 
 def test_learning_rate_zero_changes_nothing(start: Start) -> None:

@@ -124,6 +124,7 @@ def _readable_answer(
         "cut": min(budget, len(episode.segments[THOUGHT].token_ids)),
         "cut_characters": characters[budget],
         "text": environment.sampler.decode(answer.token_ids.tolist()),
+        "tokens": len(answer.token_ids),
         "verdict": verdict_name(episode.verdicts[slot]),
         "score": float(episode.scores[slot]),
     }

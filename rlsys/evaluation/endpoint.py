@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from rlsys.config.evaluation_sets import EvaluatedEndpoint
-from rlsys.endpoints import endpoint_client, reason_of
+from rlsys.endpoints import endpoint_client, failure_reason
 from rlsys.errors import EngineError, ResourceError
 from rlsys.types import Completion, GenerationRequest
 
@@ -65,15 +65,15 @@ class EndpointGenerator:
             except APIStatusError as error:
                 raise EngineError(
                     f"{place} refuses completions of token ids, without which a thought cannot be "
-                    f"cut at a budget ({reason_of(error)}); {REMEDY}"
+                    f"cut at a budget ({failure_reason(error)}); {REMEDY}"
                 ) from error
             except APIConnectionError as error:
                 raise EngineError(
-                    f"{place} cannot be reached ({reason_of(error)}); start it, or correct "
+                    f"{place} cannot be reached ({failure_reason(error)}); start it, or correct "
                     "endpoint.base_url, and give the same command again"
                 ) from error
             except (OpenAIError, ValueError, RecursionError) as error:  # no JSON, or too deep
-                raise EngineError(f"{place} fails ({reason_of(error)}); {REMEDY}") from error
+                raise EngineError(f"{place} fails ({failure_reason(error)}); {REMEDY}") from error
         choices = getattr(reply, "choices", None)
         found = [_completion(choice) for choice in choices] if isinstance(choices, list) else []
         completions = [completion for completion in found if completion is not None]

@@ -31,6 +31,7 @@ from rlsys.launch.runner import stored_groups
 from rlsys.launch.session import cause, ray_session, run
 from rlsys.launch.supervision import EngineSupervisor
 from rlsys.launch.weights import connect
+from rlsys.serving.writing import write_run_card
 from rlsys.signals import call_on_signals
 from rlsys.training.checkpoints import Checkpoint, CheckpointStore
 from rlsys.training.durable import naming
@@ -247,6 +248,7 @@ class _Run:
             return False
         with self.progress.waiting_for("the export"), naming(config.run_dir / EXPORT):
             await parts.learner.export(config.run_dir / EXPORT)
+            await asyncio.to_thread(write_run_card, config, config.run_dir / EXPORT)
         await asyncio.to_thread(mark_finished, config.run_dir, step)
         return True
 

@@ -162,6 +162,7 @@ def test_the_report_has_the_numbers_and_a_readable_episode() -> None:
         "cut": 2,
         "cut_characters": 5,
         "text": "5 1",
+        "tokens": 2,
         "verdict": "right",
         "score": 1.0,
     }

@@ -1,0 +1,1 @@
+"""A trained model in service: its budget card, a client that cuts as in training, an allocator."""
