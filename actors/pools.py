@@ -7,6 +7,8 @@ copy counts only the load that went through it.
 from __future__ import annotations
 
 import asyncio
+import copy
+import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -61,10 +63,23 @@ class GenerationPool:
         self.rerouted = 0
         """Requests that had to be sent again."""
         self._load = [0] * len(self.engines)
+        self._first = 0
+        """The engine that gets a request if all have the same load."""
         self._min_engines = min_engines
         self._patience_s = patience_s
         self._down: dict[int, asyncio.Task[None]] = {}
         """Engines that died, with the task that waits until they serve again."""
+
+    def part(self, part: int, parts: int) -> GenerationPool:
+        """Return a pool of the same engines for one of `parts` senders; call it before any request.
+
+        Every sender counts its own load only. Each begins at another engine, because all of them
+        would send to the first engines otherwise, and the last ones would stay idle.
+        """
+        pool = copy.copy(self)
+        pool._load, pool._down = [0] * len(self.engines), {}
+        pool._first = part * len(self.engines) // parts
+        return pool
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
         """Return the n completions of every request, in request order.
@@ -96,10 +111,17 @@ class GenerationPool:
         """Choose the engine and count the request's load at once, before the next one is routed."""
         engine = request.engine
         if engine is None or engine in self._down:
-            alive = (e for e in range(len(self._load)) if e not in self._down)
-            engine = min(alive, key=self._load.__getitem__)
+            engine = self._least_loaded()
         self._load[engine] += request.n * request.max_tokens
         return engine
+
+    def _least_loaded(self) -> int:
+        """Return the first living engine with the least load, counted from `_first` on."""
+        loads: list[float] = [*self._load[self._first :], *self._load[: self._first]]
+        for engine in self._down:
+            loads[engine - self._first] = math.inf
+        # Two passes of list methods, because this runs for every group over all engines.
+        return (self._first + loads.index(min(loads))) % len(loads)
 
     async def _call(
         self, engine: int, batch: list[GenerationRequest]
