@@ -65,6 +65,8 @@ class GenerationPool:
         self._load = [0] * len(self.engines)
         self._first = 0
         """The engine that gets a request if all have the same load."""
+        self._affinities: dict[int, list[int]] = {}
+        """Per GenerationRequest.affinity, the engine of each request that is under way."""
         self._min_engines = min_engines
         self._patience_s = patience_s
         self._down: dict[int, asyncio.Task[None]] = {}
@@ -77,7 +79,7 @@ class GenerationPool:
         would send to the first engines otherwise, and the last ones would stay idle.
         """
         pool = copy.copy(self)
-        pool._load, pool._down = [0] * len(self.engines), {}
+        pool._load, pool._affinities, pool._down = [0] * len(self.engines), {}, {}
         pool._first = part * len(self.engines) // parts
         return pool
 
@@ -110,10 +112,24 @@ class GenerationPool:
     def _route(self, request: GenerationRequest) -> int:
         """Choose the engine and count the request's load at once, before the next one is routed."""
         engine = request.engine
+        if request.affinity is not None:
+            engines = self._affinities.setdefault(request.affinity, [])
+            engine = engines[-1] if engines else engine
         if engine is None or engine in self._down:
             engine = self._least_loaded()
         self._load[engine] += request.n * request.max_tokens
+        if request.affinity is not None:
+            engines.append(engine)
         return engine
+
+    def _unroute(self, request: GenerationRequest, engine: int) -> None:
+        """Take back what `_route` counted."""
+        self._load[engine] -= request.n * request.max_tokens
+        if request.affinity is not None:
+            engines = self._affinities[request.affinity]
+            engines.remove(engine)
+            if not engines:
+                del self._affinities[request.affinity]
 
     def _least_loaded(self) -> int:
         """Return the first living engine with the least load, counted from `_first` on."""
@@ -134,7 +150,8 @@ class GenerationPool:
                 self._down[engine] = asyncio.create_task(self._until_it_serves(engine))
             return None
         finally:
-            self._load[engine] -= sum(r.n * r.max_tokens for r in batch)
+            for request in batch:
+                self._unroute(request, engine)
 
     async def _enough_engines(self) -> None:
         """Wait until `min_engines` serve; at least one, or there would be no route."""

@@ -2,11 +2,11 @@
 
     python benchmarks/driver_speed.py --out driver_speed.jsonl
 
-What runs is the code of a training run in ONE Python process, without Ray: the main loop, the buffer,
-RayRunner, metrics, ledger and files of the driver; in the job `all` also EnvironmentActor,
+What runs is the code of a training run in ONE Python process, without Ray: the main loop, the
+buffer, RayRunner, metrics, ledger and files of the driver; in the job `all` also EnvironmentActor,
 GenerationPool with its routing, prompts, grading by rules, trees and advantages. What is a stub:
-engines answer at once with tokens that were made before, the learner and the weight sync do nothing,
-and a call of an actor is a call of a coroutine, so that the cost of Ray itself is not in the figures.
+engines answer at once with tokens that were made before, the learner and the weight sync do
+nothing, and a call of an actor is a call of a coroutine. So the cost of Ray is not in the figures.
 
     driver   environment actors are stubs too: each group is a report that was made before
     all      environment actors are real and run in the same process as the driver

@@ -39,6 +39,8 @@ class ThoughtRequest(NamedTuple):
     n: int
     max_tokens: int
     seed: int
+    affinity: int | None = None
+    """See GenerationRequest."""
 
 
 class AnswerRequest(NamedTuple):
@@ -66,6 +68,23 @@ class RestRequest(NamedTuple):
     max_tokens: int
     """Most tokens of thought and rest together."""
     seed: int
+
+
+class AnswerBranch(NamedTuple):
+    """The answers to sample at one distinct cut of one thought."""
+
+    episode: int
+    """Index of the thought in its group."""
+    split: int
+    """Number of the distinct cut; see brpo.truncation_plan."""
+    cut: int
+    """Thought tokens kept."""
+    answers: int
+    """Number of answers to sample."""
+    forced: Tokens
+    """Tokens between the kept thought and the answer."""
+    answer_tokens: int
+    """Most sampled tokens of an answer."""
 
 
 class GradedAnswer(NamedTuple):
@@ -104,6 +123,7 @@ class ThoughtSampler:
                     temperature=self.temperature,
                     top_p=self.top_p,
                     seed=request.seed,
+                    affinity=request.affinity,
                 )
                 for request in requests
             ]
