@@ -186,7 +186,7 @@ class GenerationPool:
         return versions[0]
 
     async def counts(self) -> EngineCounts:
-        """Prompt tokens handled so far by the engines that take part in weight updates.
+        """Sums of the totals so far over the engines that take part in weight updates.
 
         Others are not asked: one that waits for a node with room would answer only then, and the
         report of every step, which needs these numbers, would wait for it.
@@ -203,6 +203,7 @@ class GenerationPool:
         return EngineCounts(
             prompt_tokens=sum(c.prompt_tokens for c in counts),
             cached_tokens=sum(c.cached_tokens for c in counts),
+            busy_s=sum(c.busy_s for c in counts),
         )
 
     async def close(self) -> None:

@@ -150,9 +150,9 @@ async def _measure(
     ]
     if job == "driver":
         # One report per problem of a real group, so that metrics see realistic numbers.
-        tasks = load_problems(config.data.train)[:64]
+        some = load_problems(config.data.train)[:64]
         real = _environment(config, pool)
-        made = await asyncio.gather(*(real.train_group(i, task) for i, task in enumerate(tasks)))
+        made = await asyncio.gather(*(real.train_group(i, task) for i, task in enumerate(some)))
         environments = [StubEnvironment([report for _, report in made], learner)] * ENVIRONMENTS
     runner = RayRunner([InProcess(actor) for actor in environments], pool)
     with (
@@ -171,7 +171,8 @@ async def _measure(
             reporter=reporter,
             stop=StopSignal(),
         )
-        problems = TaskStream(load_problems(config.data.train), seed=0, shuffle=True)
+        tasks: list[Task] = list(load_problems(config.data.train))
+        problems = TaskStream(tasks, seed=0, shuffle=True)
         await train(config, parts, problems, [], start=0, first_group=0, finished={})
     if profile is not None:
         profile.disable()

@@ -15,22 +15,23 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from actors.generation import GenerationActor
-from actors.pools import GenerationPool, GradingPool
+from actors.pools import GenerationPool
 from actors.vllm_settings import EngineSpec, engine_environment
 from rlsys.config import RunConfig
 from rlsys.data.problems import load_problems
 from rlsys.environments.anytime import AnytimeEnvironment
 from rlsys.environments.base import RolloutContext
+from rlsys.grading.compare import grade
 from rlsys.tokenization.model_folder import resolve_model_path
 from rlsys.tokenization.prompts import PromptRenderer
 from rlsys.tokenization.tokenizer import load_tokenizer
-from rlsys.types import Group, Problem
+from rlsys.types import GradingRequest, Group, Problem, Verdict
 
 Rollout = Callable[[int, Problem], Awaitable[Group]]
 MAX_LENGTH = 512
@@ -122,6 +123,11 @@ def _check_equal(first: list[Group], second: list[Group]) -> None:
                 assert np.array_equal(left.token_ids, right.token_ids)
 
 
+class _Grader:
+    async def grade(self, requests: Sequence[GradingRequest]) -> list[Verdict]:
+        return [grade(request) for request in requests]
+
+
 def _environment(config: RunConfig, pool: GenerationPool) -> AnytimeEnvironment:
     tokenizer = load_tokenizer(config.model.path)
     return AnytimeEnvironment.create(
@@ -132,7 +138,7 @@ def _environment(config: RunConfig, pool: GenerationPool) -> AnytimeEnvironment:
             decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
             renderer=PromptRenderer(tokenizer, config.data.prompt),
             generator=pool,
-            grader=GradingPool([], max_characters=config.grading.max_characters),
+            grader=_Grader(),
             max_length=MAX_LENGTH,
         )
     )

@@ -20,7 +20,7 @@ from rlsys.config.grading import GradingConfig
 from rlsys.config.learner import BatchConfig, LearnerConfig
 from rlsys.config.loss import LossConfig
 from rlsys.config.models import GenerationConfig, ModelConfig
-from rlsys.config.reporting import ReportingConfig
+from rlsys.config.reporting import RunReportingConfig
 
 Environment = Annotated[
     AnytimeConfig | ReflectionEpisodes | EconomicsDialogue | OpenEnvDialogue,
@@ -135,7 +135,7 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     watchdog: WatchdogConfig = WatchdogConfig()
-    reporting: ReportingConfig = ReportingConfig()
+    reporting: RunReportingConfig = RunReportingConfig()
     cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="after")

@@ -30,6 +30,7 @@ from rlsys.launch.resuming import check_layout
 from rlsys.launch.runner import stored_groups
 from rlsys.launch.session import cause, ray_session, run
 from rlsys.launch.supervision import EngineSupervisor
+from rlsys.launch.trace import Tracer
 from rlsys.launch.weights import connect
 from rlsys.signals import call_on_signals
 from rlsys.training.checkpoints import Checkpoint, CheckpointStore
@@ -153,6 +154,7 @@ class _Run:
     supervisor: EngineSupervisor = field(init=False)
     followed: Followed = field(init=False)
     audit: GradingAudit = field(init=False)
+    tracer: Tracer = field(init=False)
 
     def __post_init__(self) -> None:
         processes = self.processes
@@ -172,6 +174,12 @@ class _Run:
             moved=self.progress.moved,
         )
         self.audit = GradingAudit([actor.counts.remote for actor in processes.graders])
+        self.tracer = Tracer(
+            self.config.run_dir,
+            self.config.reporting.trace_steps,
+            lambda: processes.actors,
+            self.reporter.message,
+        )
         self.progress.give_up = self.processes.learner.give_up
 
     async def to_the_end(self, resumed: Checkpoint | None) -> bool:
@@ -275,6 +283,7 @@ class _Run:
             progress=self.progress,
             departure=self.followed.departure,
             extra_metrics=self._extra_metrics,
+            after_step=self.tracer.after_step,
         )
         return parts, weights
 
