@@ -47,8 +47,9 @@ class RolloutConfig(Section):
     """Environment actors and how far generation may run ahead."""
 
     environment_actors: PositiveInt = 1
-    max_staleness: NonNegativeInt = 0
-    """Versions a trained token may be behind the weights it trains; 0 is the synchronous run."""
+    max_staleness: NonNegativeInt | None = None
+    """Versions a trained token may be behind the weights it trains; 0 is the synchronous run. None
+    is 1 if learner and engines are on GPUs, so that neither waits for the other, and 0 if not."""
 
 
 class EvaluationConfig(Section):
@@ -201,6 +202,21 @@ class RunConfig(Section):
                     f"{policy!r}: an answer is right if it reaches the target, however it is "
                     "written"
                 )
+
+    @model_validator(mode="after")
+    def _fill_staleness(self) -> RunConfig:
+        """Replace a missing rollout.max_staleness, so that the record of a run has the number."""
+        if self.rollout.max_staleness is None:
+            on_gpus = self.learner.gpus_per_rank > 0 and self.generation.gpus_per_engine > 0
+            filled = self.rollout.model_copy(update={"max_staleness": int(on_gpus)})
+            object.__setattr__(self, "rollout", filled)  # the section is frozen from here on
+        return self
+
+    @property
+    def max_staleness(self) -> int:
+        """rollout.max_staleness, which every checked configuration has."""
+        assert self.rollout.max_staleness is not None
+        return self.rollout.max_staleness
 
     @property
     def evaluation_budgets(self) -> tuple[int, ...]:

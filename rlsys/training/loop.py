@@ -126,7 +126,7 @@ async def train(
     batch = config.batch
     buffer = GroupBuffer(
         batch.problems,
-        config.rollout.max_staleness,
+        config.max_staleness,
         start=first_group,
         most_dropped=batch.most_sampled - batch.problems,
     )
@@ -141,7 +141,7 @@ async def train(
             if groups is None:
                 break
             watch.lap("generation")
-            _check_staleness(groups.kept, step, config.rollout.max_staleness)
+            _check_staleness(groups.kept, step, config.max_staleness)
             trained, gap = await _train_and_publish(parts, step, groups.kept, watch)
             # Release only after the new weights are live. A group that is admitted earlier would
             # be sampled by older weights than the staleness bound allows.
