@@ -189,6 +189,7 @@ def test_learning_rate_zero_changes_nothing(start: Start) -> None:
         "loss.kl_coefficient=0.1",
         "checkpoint.every=0",
         "reporting.trace_steps=2",
+        "generation.max_batched_tokens=600",
     )
     assert command.wait() == 0, command.output
     rows = command.steps()

@@ -30,7 +30,7 @@ GRAPH_BYTES: Final = 1 << 30
 ALLOCATOR_SLACK: Final = 0.05
 """Part of a learner's peak that torch's allocator reserves beyond it, because blocks do not fit."""
 BATCH_TOKENS: Final = 8192
-"""Tokens of one engine step at most, for which vLLM keeps memory free."""
+"""Most tokens of one engine step, for which vLLM keeps memory free, if nothing else is set."""
 SAMPLER_COPIES: Final = 3
 """float32 arrays [sequences, vocabulary] that sampling with log-probs needs at once."""
 
@@ -278,6 +278,10 @@ class EngineNeeds:
     """True if CUDA graphs are captured."""
     received: int
     """Bytes of a weight bucket that arrives."""
+    cache_itemsize: int
+    """Bytes of a number in the KV cache."""
+    batch_tokens: int
+    """Most tokens of a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,8 +308,8 @@ class EngineMemory:
 def engine_memory(needs: EngineNeeds) -> EngineMemory:
     """Return the memory of one engine on each of its cards, without the CUDA context.
 
-    vLLM measures its workspace with a step of BATCH_TOKENS tokens and gives the cache what is left
-    of `utilization`, unless the cache has a size of its own.
+    vLLM measures its workspace with a step of `batch_tokens` tokens. The cache gets what is left of
+    `utilization`, unless it has a size of its own.
     """
     shape, cards = needs.shape, needs.tensor_parallel
     weights = -(-shape.parameters * needs.itemsize // cards)
@@ -316,7 +320,7 @@ def engine_memory(needs: EngineNeeds) -> EngineMemory:
         cache = needs.cache_bytes // cards
     # Key and value heads are split over cards, and every card has at least one of them.
     heads = max(-(-shape.kv_heads // cards), 1)
-    per_token = 2 * shape.layers * heads * shape.head_dim * needs.itemsize
+    per_token = 2 * shape.layers * heads * shape.head_dim * needs.cache_itemsize
     parts = (
         Part("weights", weights),
         Part("workspace", workspace),
@@ -332,12 +336,12 @@ def engine_memory(needs: EngineNeeds) -> EngineMemory:
 
 
 def engine_workspace(needs: EngineNeeds) -> int:
-    """Bytes of an engine step: activations of BATCH_TOKENS tokens in one layer, and sampling.
+    """Bytes of an engine step: activations of `batch_tokens` tokens in one layer, and sampling.
 
     Nothing is kept for a backward pass, so the widest point of a layer counts: gate and up of the
     MLP, their product, and two copies of the hidden states.
     """
     shape = needs.shape
     inner = 3 * shape.intermediate // needs.tensor_parallel
-    layer = BATCH_TOKENS * needs.itemsize * (inner + 2 * shape.hidden)
+    layer = needs.batch_tokens * needs.itemsize * (inner + 2 * shape.hidden)
     return layer + SAMPLER_COPIES * 4 * needs.max_sequences * shape.vocabulary
