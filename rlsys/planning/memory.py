@@ -71,6 +71,8 @@ class LearnerNeeds:
     """True if a frozen copy of the starting policy is loaded as well."""
     kept_for_sync: int
     """Bytes that the weight sync keeps on the rank's card."""
+    offload: bool = False
+    """True if the optimizer is in the host's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +114,7 @@ def learner_memory(needs: LearnerNeeds) -> LearnerMemory:
     return LearnerMemory(
         states=tuple(part for part in states if part.size),
         backward=tuple(part for part in backward if part.size),
-        update=(Part("optimizer's workspace", _update_bytes(needs)),),
+        update=() if needs.offload else (Part("optimizer's workspace", _update_bytes(needs)),),
     )
 
 
@@ -138,6 +140,8 @@ def _states(needs: LearnerNeeds) -> list[Part]:
         ]
     # Frozen weights are not split by stages 1 and 2; by stage 3 they are.
     held = -(-weights // ranks) + _gathered(needs.shape) if stage == 3 and ranks > 1 else weights
+    if needs.offload:  # sums of gradients as well, 16 bytes per weight of the share in all
+        return [Part("weights", held * needs.itemsize)]
     gradients = [Part("gradients, summed", 4 * (share if stage > 1 else trained))]
     if stage == 1 and needs.itemsize == 2:
         gradients.insert(0, Part("gradients", needs.itemsize * trained))
@@ -190,9 +194,7 @@ def activation_bytes(needs: LearnerNeeds) -> int:
 
 
 def recomputed_bytes(needs: LearnerNeeds) -> int:
-    """Bytes of the one layer that checkpointing computes again: what it saves, and the gradients of
-    its MLP, which are there at the same time.
-    """
+    """Bytes of the one layer that checkpointing computes again, with the gradients of its MLP."""
     shape, size = needs.shape, needs.itemsize
     layer = _layer_bytes(needs) + 3 * size * shape.intermediate
     return needs.rows.pass_slots * layer * needs.checkpointing

@@ -185,6 +185,7 @@ def _learner_needs(
         # With adapters the policy without them is the reference.
         reference=config.loss.kl_coefficient > 0 and learner.lora is None,
         kept_for_sync=kept,
+        offload=learner.optimizer.offload is not None,
     )
 
 

@@ -347,3 +347,11 @@ def test_runs_on_gpus_are_asynchronous_unless_they_say_otherwise(tmp_path: Path)
         config = load_config(path, words)
         assert (config.rollout.max_staleness, config.max_staleness) == (expected,) * 2, words
         assert "max_staleness: " + str(expected) in dump_config(config)
+
+
+def test_an_offloaded_optimizer_needs_divided_gradients(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("learner: {optimizer: {offload: cpu}}")
+    with pytest.raises(ConfigError, match=r"offload 'cpu' needs learner.zero_stage 2 or 3.* is 1"):
+        load_config(path, [])
+    assert load_config(path, ["learner.zero_stage=2"]).learner.optimizer.offload == "cpu"

@@ -118,6 +118,13 @@ def test_the_head_by_hand() -> None:
     assert head_bytes(needs(TOY, logits_chunk=100)) == 128 * 516 + 100 * 256 + 8 * 6400 + 6 * 10_000
 
 
+def test_an_offloaded_optimizer_leaves_the_weights_on_the_card() -> None:
+    memory = learner_memory(needs(TOY, zero_stage=2, offload=True))
+    assert [part.name for part in memory.states] == ["weights"]
+    assert memory.update == ()
+    assert memory.backward == learner_memory(needs(TOY, zero_stage=2)).backward
+
+
 def engine(**changes: object) -> EngineNeeds:
     base = EngineNeeds(
         shape=QWEN2_1_5B,
