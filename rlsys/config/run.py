@@ -156,6 +156,7 @@ class RunConfig(Section):
                 f"environment.type {environment.type!r} are drawn without end; use steps"
             )
         self._check_grading()
+        self._check_cache()
         return self
 
     def _check_responses(self) -> None:
@@ -190,6 +191,14 @@ class RunConfig(Section):
                 "batch.dynamic_sampling drops groups whose advantages are all 0 before the batch "
                 "is complete, and 'whiten' subtracts a mean of the complete batch; use "
                 "loss.normalise_advantages true, with algorithm.baseline 'group' for 'reinforce++'"
+            )
+
+    def _check_cache(self) -> None:
+        """Refuse a rounded cache whose distance to the learner nothing corrects."""
+        if self.generation.kv_cache_dtype == "fp8" and self.loss.importance == "none":
+            raise ValueError(
+                "generation.kv_cache_dtype 'fp8' needs the importance weight between engine and "
+                "learner, and loss.importance is 'none'; use 'truncate', or the cache 'auto'"
             )
 
     def _check_grading(self) -> None:

@@ -27,7 +27,8 @@ def _no_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def arguments(**settings: Any) -> dict[str, Any]:
     generation = GenerationConfig.model_validate(settings)
-    return vars(engine_args(_spec(ModelConfig(), generation, 6000, 7, index=0)))
+    spec = _spec(ModelConfig(), generation, max_length=6000, seed=7, index=0)
+    return dict(vars(engine_args(spec)))
 
 
 def test_every_setting_reaches_vllm() -> None:
@@ -56,4 +57,7 @@ def test_an_fp8_cache_is_refused_on_the_cpu(tmp_path: Path) -> None:
     path.write_text("generation: {kv_cache_dtype: fp8}")
     with pytest.raises(ConfigError, match=r"kv_cache_dtype 'fp8' needs engines on GPUs"):
         load_config(path, [])
+    words = ["generation.gpus_per_engine=1", "loss.importance=none"]
+    with pytest.raises(ConfigError, match=r"'fp8' needs the importance weight"):
+        load_config(path, words)
     assert load_config(path, ["generation.gpus_per_engine=1"]).generation.kv_cache_dtype == "fp8"
