@@ -99,9 +99,9 @@ class GenerationPool:
             batches: dict[int, list[int]] = {}
             for place in waiting:
                 batches.setdefault(self._route(requests[place]), []).append(place)
-            answers = await asyncio.gather(
-                *(self._call(e, [requests[i] for i in batch]) for e, batch in batches.items())
-            )
+            calls = [self._call(e, [requests[i] for i in b]) for e, b in batches.items()]
+            # Most requests go to one engine, and then no further task is needed.
+            answers = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
             for batch, answer in zip(batches.values(), answers, strict=True):
                 if answer is not None:
                     results.update(zip(batch, answer, strict=True))

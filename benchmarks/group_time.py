@@ -31,7 +31,7 @@ from rlsys.grading.compare import grade
 from rlsys.tokenization.model_folder import resolve_model_path
 from rlsys.tokenization.prompts import PromptRenderer
 from rlsys.tokenization.tokenizer import load_tokenizer
-from rlsys.types import GradingRequest, Group, Problem, Verdict
+from rlsys.types import Generator, GradingRequest, Group, Problem, Verdict
 
 Rollout = Callable[[int, Problem], Awaitable[Group]]
 MAX_LENGTH = 512
@@ -41,12 +41,10 @@ def main() -> None:
     """Start the engine and measure."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--without-ray", action="store_true", help="the actor in this process")
     parser.add_argument("--in-flight", nargs="+", type=int, default=[1, 8])
     parser.add_argument("--out", type=Path, default=Path("group_time.jsonl"))
     asked = parser.parse_args()
-    import ray
-
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     config = RunConfig.model_validate(
         {
             "data": {"train": {"source": "arithmetic", "size": 256}},
@@ -61,19 +59,31 @@ def main() -> None:
             "batch": {"group_size": 8},
         }
     )
-    actor = ray.remote(GenerationActor).options(
-        max_concurrency=1000,
-        runtime_env={"env_vars": engine_environment(on_gpu=False, threads=1)},
-    )
-    pool = GenerationPool([actor.remote(_spec(config))])
-    asyncio.run(_measure(asked, config, pool))
+    variables = engine_environment(on_gpu=False, threads=1)
+    generator: GenerationActor | GenerationPool
+    if asked.without_ray:
+        os.environ.update(variables)
+        generator = GenerationActor(_spec(config))
+    else:
+        import ray
+
+        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+        actor = ray.remote(GenerationActor)
+        options = {"max_concurrency": 1000, "runtime_env": {"env_vars": variables}}
+        generator = GenerationPool([actor.options(**options).remote(_spec(config))])
+    asyncio.run(_measure(asked, config, generator))
     # vLLM's processes keep a finished interpreter waiting for minutes.
     os._exit(0)
 
 
-async def _measure(asked: argparse.Namespace, config: RunConfig, pool: GenerationPool) -> None:
-    await pool.start()
-    environment = _environment(config, pool)
+async def _measure(
+    asked: argparse.Namespace, config: RunConfig, generator: GenerationActor | GenerationPool
+) -> None:
+    if isinstance(generator, GenerationActor):
+        await generator.start(serve=True)
+    else:
+        await generator.start()
+    environment = _environment(config, generator)
     problems = load_problems(config.data.train)
 
     async def all_thoughts(index: int, problem: Problem) -> Group:
@@ -104,6 +114,7 @@ async def _measure(asked: argparse.Namespace, config: RunConfig, pool: Generatio
         for way, times in seconds.items():
             row = {
                 "answers_wait_for": way,
+                "ray": not asked.without_ray,
                 "in_flight": in_flight,
                 "rounds": asked.rounds,
                 "median_s": round(statistics.median(times), 4),
@@ -128,7 +139,7 @@ class _Grader:
         return [grade(request) for request in requests]
 
 
-def _environment(config: RunConfig, pool: GenerationPool) -> AnytimeEnvironment:
+def _environment(config: RunConfig, generator: Generator) -> AnytimeEnvironment:
     tokenizer = load_tokenizer(config.model.path)
     return AnytimeEnvironment.create(
         RolloutContext(
@@ -137,7 +148,7 @@ def _environment(config: RunConfig, pool: GenerationPool) -> AnytimeEnvironment:
             tokenizer=tokenizer,
             decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
             renderer=PromptRenderer(tokenizer, config.data.prompt),
-            generator=pool,
+            generator=generator,
             grader=_Grader(),
             max_length=MAX_LENGTH,
         )

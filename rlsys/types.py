@@ -115,8 +115,7 @@ class GenerationRequest:
     engine: int | None = None
     """Engine whose cache holds this prefix, or None for the engine with the least load."""
     affinity: int | None = None
-    """Requests with the same number that are under way at the same time go to one engine, so that
-    it computes their common prefix once."""
+    """Requests of one number that run at the same time share an engine, and so their prefix."""
     top_logprobs: int = 0
     """Number of most likely tokens to return at every position, at most 20."""
     stop_text: str | None = None

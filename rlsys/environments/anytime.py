@@ -143,10 +143,7 @@ class AnytimeEnvironment(EnvironmentClass):
         )
 
     async def rollout(self, index: int, task: Problem) -> Group:
-        """Sample the thoughts; when one ends, sample the answers of its cuts.
-
-        A short thought does not wait for the long ones of its group.
-        """
+        """Sample the thoughts; answers follow a thought at once, and wait for no other one."""
         prompt = self.renderer.render(task)
 
         async def answered(
@@ -159,9 +156,7 @@ class AnytimeEnvironment(EnvironmentClass):
 
         done = await asyncio.gather(*map(answered, range(self.group_size)))
         thoughts, branches, answers = zip(*done, strict=True)
-        return self.group(
-            index, task, prompt, thoughts, list(chain(*branches)), list(chain(*answers))
-        )
+        return self.group(index, task, prompt, thoughts, [*chain(*branches)], [*chain(*answers)])
 
     def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
         """Report accuracy per budget and the lengths of thoughts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -237,6 +238,8 @@ class _Run:
             watching = tasks.create_task(self.supervisor.watch(weights))
             if start == 0:
                 await self._evaluate(parts, 0)
+            # What is there now stays to the end, so the garbage collector need not walk over it.
+            gc.freeze()
             problems = TaskStream(inputs.train, seed=config.seed, shuffle=config.data.shuffle)
             unmark_finished(config.run_dir)
             step = await run_loop(
