@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ray.exceptions import RayActorError
+
 from rlsys import spans
 from rlsys.spans import Span
 from rlsys.training.durable import naming
@@ -75,9 +77,15 @@ class Tracer:
             )
 
     async def _everywhere(self, function: Callable[..., Any]) -> dict[str, Any]:
+        async def call(name: str, actor: ActorHandle) -> Any:
+            try:
+                return await actor.__ray_call__.remote(function, name == FIRST_RANK)
+            except RayActorError:  # it is started again, and has recorded nothing
+                return [], b""
+
         actors = self._actors()
-        calls = (a.__ray_call__.remote(function, name == FIRST_RANK) for name, a in actors.items())
-        return dict(zip(actors, await asyncio.gather(*calls), strict=True))
+        found = await asyncio.gather(*(call(name, actor) for name, actor in actors.items()))
+        return dict(zip(actors, found, strict=True))
 
     def _write(self, recorded: Mapping[str, Sequence[Span]], operations: bytes) -> None:
         with naming(self._folder):
