@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
 @dataclass(slots=True, kw_only=True)
 class EngineCounts:
-    """Prompt tokens since the start."""
+    """Totals since the start."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     """Those that were found in the prefix cache."""
+    busy_s: float = 0.0
+    """Seconds in which at least one request was under way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +32,37 @@ class Heartbeat:
     """Age of the oldest call that the engine's own processes have not answered yet."""
     finished_tokens: int
     """Sampled tokens of all finished requests."""
+
+
+class BusyTime:
+    """Measures how long at least one of several overlapping requests was under way."""
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._began = 0.0
+        self._ended_s = 0.0
+        """Of the times that are over."""
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Count the block as one request."""
+        if not self._running:
+            self._began = time.monotonic()
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._ended_s += time.monotonic() - self._began
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return self._ended_s + (time.monotonic() - self._began if self._running else 0.0)
+
+
+def ignore_result(check: asyncio.Task[None]) -> None:
+    """Take the result of a check, so that asyncio does not report an error that nobody read."""
+    if not check.cancelled():
+        check.exception()

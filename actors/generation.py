@@ -17,16 +17,18 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, cast
 
 import numpy as np
 
-from actors.engine_state import EngineCounts, Heartbeat
+from actors.engine_state import BusyTime, EngineCounts, Heartbeat, ignore_result
 from actors.sampled_logprobs import LogprobFetcher, Span, candidates, sampled_logprobs
 from actors.stored_bucket import bucket_file
 from actors.vllm_settings import EngineSpec, engine_args, use_socket_folder_of_ray
 from actors.weight_receiver import WeightReceiver
 from rlsys.errors import EngineDied, EngineError, SyncError
+from rlsys.spans import span
 from rlsys.types import Completion, Floats, GenerationRequest, Tokens
 from rlsys.weights import Bucket, StoredBucket
 
@@ -49,7 +51,7 @@ class GenerationActor:
         self._version = INITIAL_VERSION
         self._serving = asyncio.Event()
         self._ids = itertools.count()
-        self._counts = EngineCounts()
+        self._counts, self._busy = EngineCounts(), BusyTime()
         self._cache_block = 1
         self._engine: AsyncLLM | None = None
         self._life = uuid.uuid4().hex
@@ -108,7 +110,7 @@ class GenerationActor:
                 # Not awaited: the age of a check without an answer is what shows that an engine
                 # hangs. It runs in the workers, so it also shows that one of them hangs.
                 self._check = asyncio.create_task(self._call_workers(WeightReceiver.rlsys_answer))
-                self._check.add_done_callback(_ignore)
+                self._check.add_done_callback(ignore_result)
         return Heartbeat(
             life=self._life,
             serving=self._serving.is_set(),
@@ -146,15 +148,16 @@ class GenerationActor:
             skip_special_tokens=False,  # a special token inside the text breaks it up
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        output = await self._finish(request.token_ids, params, first)
+        with self._busy.request(), span(f"{request.n} samples of {request.max_tokens} tokens"):
+            output = await self._finish(request.token_ids, params, first)
         logprobs = await sampled_logprobs(request, output, self._logprobs)
         # A request can end between finish_update and verify. Its last tokens then come from weights
         # that are not checked yet, so the result waits for the canary, for ever if that fails.
         await self._serving.wait()
-        self._counts.prompt_tokens += len(request.token_ids)
-        self._counts.cached_tokens += output.num_cached_tokens or 0
-        self._finished_tokens += sum(len(sample.token_ids) for sample in output.outputs)
         versions, cached = (first, self._version), output.num_cached_tokens or 0
+        self._counts.prompt_tokens += len(request.token_ids)
+        self._counts.cached_tokens += cached
+        self._finished_tokens += sum(len(sample.token_ids) for sample in output.outputs)
         return [
             Completion(
                 token_ids=np.asarray(sample.token_ids, np.int32),
@@ -282,8 +285,8 @@ class GenerationActor:
         return np.asarray([row[i].logprob for i, row in zip(ids, rows, strict=True)], np.float32)
 
     async def counts(self) -> EngineCounts:
-        """Prompt tokens handled so far."""
-        return self._counts
+        """Totals so far."""
+        return replace(self._counts, busy_s=self._busy.seconds)
 
     async def close(self) -> None:
         """Shut the engine's processes down; they outlive the actor otherwise."""
@@ -343,9 +346,3 @@ class GenerationActor:
             f"engine {self._spec.index} died; set RLSYS_ACTOR_LOGS=1 to see why, and give the "
             "same command again to go on from the last checkpoint"
         )
-
-
-def _ignore(check: asyncio.Task[None]) -> None:
-    """Take the result of a check, so that asyncio does not report an error that nobody read."""
-    if not check.cancelled():
-        check.exception()

@@ -7,6 +7,8 @@ copy counts only the load that went through it.
 from __future__ import annotations
 
 import asyncio
+import copy
+import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -61,10 +63,25 @@ class GenerationPool:
         self.rerouted = 0
         """Requests that had to be sent again."""
         self._load = [0] * len(self.engines)
+        self._first = 0
+        """The engine that gets a request if all have the same load."""
+        self._affinities: dict[int, list[int]] = {}
+        """Per GenerationRequest.affinity, the engine of each request that is under way."""
         self._min_engines = min_engines
         self._patience_s = patience_s
         self._down: dict[int, asyncio.Task[None]] = {}
         """Engines that died, with the task that waits until they serve again."""
+
+    def part(self, part: int, parts: int) -> GenerationPool:
+        """Return a pool of the same engines for one of `parts` senders; call it before any request.
+
+        Every sender counts its own load only. Each begins at another engine, because all of them
+        would send to the first engines otherwise, and the last ones would stay idle.
+        """
+        pool = copy.copy(self)
+        pool._load, pool._affinities, pool._down = [0] * len(self.engines), {}, {}
+        pool._first = part * len(self.engines) // parts
+        return pool
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
         """Return the n completions of every request, in request order.
@@ -82,9 +99,9 @@ class GenerationPool:
             batches: dict[int, list[int]] = {}
             for place in waiting:
                 batches.setdefault(self._route(requests[place]), []).append(place)
-            answers = await asyncio.gather(
-                *(self._call(e, [requests[i] for i in batch]) for e, batch in batches.items())
-            )
+            calls = [self._call(e, [requests[i] for i in b]) for e, b in batches.items()]
+            # Most requests go to one engine, and then no further task is needed.
+            answers = [await calls[0]] if len(calls) == 1 else await asyncio.gather(*calls)
             for batch, answer in zip(batches.values(), answers, strict=True):
                 if answer is not None:
                     results.update(zip(batch, answer, strict=True))
@@ -95,11 +112,32 @@ class GenerationPool:
     def _route(self, request: GenerationRequest) -> int:
         """Choose the engine and count the request's load at once, before the next one is routed."""
         engine = request.engine
+        if request.affinity is not None:
+            engines = self._affinities.setdefault(request.affinity, [])
+            engine = engines[-1] if engines else engine
         if engine is None or engine in self._down:
-            alive = (e for e in range(len(self._load)) if e not in self._down)
-            engine = min(alive, key=self._load.__getitem__)
+            engine = self._least_loaded()
         self._load[engine] += request.n * request.max_tokens
+        if request.affinity is not None:
+            engines.append(engine)
         return engine
+
+    def _unroute(self, request: GenerationRequest, engine: int) -> None:
+        """Take back what `_route` counted."""
+        self._load[engine] -= request.n * request.max_tokens
+        if request.affinity is not None:
+            engines = self._affinities[request.affinity]
+            engines.remove(engine)
+            if not engines:
+                del self._affinities[request.affinity]
+
+    def _least_loaded(self) -> int:
+        """Return the first living engine with the least load, counted from `_first` on."""
+        loads: list[float] = [*self._load[self._first :], *self._load[: self._first]]
+        for engine in self._down:
+            loads[engine - self._first] = math.inf
+        # Two passes of list methods, because this runs for every group over all engines.
+        return (self._first + loads.index(min(loads))) % len(loads)
 
     async def _call(
         self, engine: int, batch: list[GenerationRequest]
@@ -112,7 +150,8 @@ class GenerationPool:
                 self._down[engine] = asyncio.create_task(self._until_it_serves(engine))
             return None
         finally:
-            self._load[engine] -= sum(r.n * r.max_tokens for r in batch)
+            for request in batch:
+                self._unroute(request, engine)
 
     async def _enough_engines(self) -> None:
         """Wait until `min_engines` serve; at least one, or there would be no route."""
@@ -147,7 +186,7 @@ class GenerationPool:
         return versions[0]
 
     async def counts(self) -> EngineCounts:
-        """Prompt tokens handled so far by the engines that take part in weight updates.
+        """Sums of the totals so far over the engines that take part in weight updates.
 
         Others are not asked: one that waits for a node with room would answer only then, and the
         report of every step, which needs these numbers, would wait for it.
@@ -164,6 +203,7 @@ class GenerationPool:
         return EngineCounts(
             prompt_tokens=sum(c.prompt_tokens for c in counts),
             cached_tokens=sum(c.cached_tokens for c in counts),
+            busy_s=sum(c.busy_s for c in counts),
         )
 
     async def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -33,6 +33,10 @@ class EngineSpec:
     kv_cache_bytes: int | None
     enforce_eager: bool
     seed: int
+    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
+    prefix_caching: bool = True
+    max_batched_tokens: int | None = None
+    """None takes vLLM's own number."""
 
 
 def engine_args(spec: EngineSpec) -> AsyncEngineArgs:
@@ -52,11 +56,14 @@ def engine_args(spec: EngineSpec) -> AsyncEngineArgs:
         # CPU attention takes multiples of 32, and only whole blocks are cached: with the default of
         # 128 the prefix of a short thought would never be found. CUDA kernels choose their own.
         block_size=None if spec.on_gpu else 32,
-        enable_prefix_caching=True,
+        enable_prefix_caching=spec.prefix_caching,
+        kv_cache_dtype=spec.kv_cache_dtype,
         # vLLM rewinds the random generator of a seeded request whose prompt is prefilled in parts.
         # Only a CUDA generator can be rewound, so on CPU such a request would fail.
         enable_chunked_prefill=None if spec.on_gpu else False,
-        max_num_batched_tokens=None if spec.on_gpu else max(CPU_BATCH_TOKENS, spec.max_length),
+        max_num_batched_tokens=spec.max_batched_tokens
+        if spec.on_gpu
+        else max(spec.max_batched_tokens or CPU_BATCH_TOKENS, spec.max_length),
         # After the division by the temperature: the learner divides its logits by it too, so the
         # two log-probs of a token are of the same distribution.
         logprobs_mode="processed_logprobs",

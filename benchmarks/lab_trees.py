@@ -32,6 +32,7 @@ from rlsys.types import (
     GradingRequest,
     GroupReport,
     Kind,
+    Problem,
     Sample,
     Verdict,
 )
@@ -114,7 +115,18 @@ def sampled_trees(config: RunConfig, problems: int) -> Iterator[tuple[Episode, .
         )
     )
     for index, problem in enumerate(load_problems(config.data.train)[:problems]):
-        yield asyncio.run(environment.rollout(index, problem)).episodes
+        yield asyncio.run(_rollout(environment, index, problem))
+
+
+async def _rollout(
+    environment: AnytimeEnvironment, index: int, problem: Problem
+) -> tuple[Episode, ...]:
+    """Roll out a group as `environment` does, but all thoughts in one call, then all answers."""
+    prompt = environment.renderer.render(problem)
+    thoughts = await environment.sample_thoughts(index, prompt)
+    branches = [b for g, t in enumerate(thoughts) for b in environment.branches(g, t)]
+    answers = await environment.sample_answers(index, problem, prompt, thoughts, branches)
+    return environment.group(index, problem, prompt, thoughts, branches, answers).episodes
 
 
 def recorded_trees(checkpoint: Path, config: RunConfig) -> Iterator[tuple[Episode, ...]]:

@@ -6,6 +6,7 @@ import csv
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -97,6 +98,57 @@ def generation(path: Path) -> str:
                 f"{row['tokens_per_s'] / rows[0]['tokens_per_s']:.2f}",
             ]
             for row in rows
+        ),
+    )
+
+
+def driver(path: Path) -> str:
+    """Return the cost of a group around the engines, before and after; the fastest run counts."""
+    rows: dict[tuple[str, str, int], dict[str, dict[str, Any]]] = {}
+    for row in json_lines(path):
+        found = rows.setdefault((row["method"], row["job"], row["engines"]), {})
+        best = found.get(row["label"], {}).get("us_per_group", inf)
+        if row["us_per_group"] < best:
+            found[row["label"]] = row
+
+    def cells(found: Mapping[str, Mapping[str, Any]], key: str, form: str) -> list[str]:
+        values = [found.get(label, {}).get(key) for label in ("before", "after")]
+        return ["" if value is None else format(value, form) for value in values]
+
+    return markdown(
+        [
+            *("method", "what runs", "engines", "µs per group before", "after"),
+            *("groups/s before", "after", "busiest engine / mean before", "after"),
+        ],
+        (
+            [
+                method,
+                "driver" if job == "driver" else "all in one process",
+                str(engines),
+                *cells(found, "us_per_group", ",.0f"),
+                *cells(found, "groups_per_s", ",d"),
+                *cells(found, "busiest_over_mean", ".2f"),
+            ]
+            for (method, job, engines), found in sorted(
+                rows.items(), key=lambda item: (item[0][0], item[0][1] != "driver", item[0][2])
+            )
+        ),
+    )
+
+
+def group_times(path: Path) -> str:
+    """Return the seconds of a group, with answers that wait for all thoughts and without."""
+    return markdown(
+        ["answers wait for", "Ray", "groups at once", "median s per group", "fastest round"],
+        (
+            [
+                row["answers_wait_for"],
+                "yes" if row["ray"] else "no",
+                str(row["in_flight"]),
+                f"{row['median_s']:.3f}",
+                f"{row['fastest_s']:.3f}",
+            ]
+            for row in json_lines(path)
         ),
     )
 

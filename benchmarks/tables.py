@@ -309,6 +309,8 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "compiled-layers": partial(speed.compiled_layers, RESULTS / "learner_speed_H200.jsonl"),
     "attention": partial(speed.attention, RESULTS / "attention_speed_H200.jsonl"),
     "generation": partial(speed.generation, RESULTS / "generation_speed_H200.jsonl"),
+    "driver-speed": partial(speed.driver, RESULTS / "driver_speed_cpu.jsonl"),
+    "group-time": partial(speed.group_times, RESULTS / "group_time_cpu.jsonl"),
     "plans": partial(plan_table.plans, RESULTS / "learner_speed_H200.jsonl"),
     "paper-plans": paper_plans.plans,
     "estimator-lab": estimator_lab,

@@ -16,7 +16,7 @@ import math
 import os
 import socket
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -117,9 +117,9 @@ def build_engine(policy: torch.nn.Module, spec: LearnerSpec) -> DeepSpeedEngine:
     return engine
 
 
-def _configuration(spec: LearnerSpec) -> dict[str, object]:
+def _configuration(spec: LearnerSpec) -> dict[str, Any]:
     stage = planned_layout(spec.config, spec.dtype).stage
-    configuration: dict[str, object] = {
+    configuration: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         # At stage 0 `update` clips, after it has looked at the norm.
@@ -128,6 +128,12 @@ def _configuration(spec: LearnerSpec) -> dict[str, object]:
         "zero_allow_untested_optimizer": True,
         "zero_optimization": {"stage": stage, "reduce_bucket_size": REDUCE_BUCKET},
     }
+    if spec.config.optimizer.offload == "cpu":
+        configuration["zero_optimization"] |= {
+            "offload_optimizer": {"device": "cpu", "pin_memory": spec.device_type == "cuda"}
+        }
+        # DeepSpeed's own AdamW for the CPU needs a compiler on every node; torch's does not.
+        configuration["zero_force_ds_cpu_optimizer"] = False
     if spec.dtype == "bfloat16":
         configuration["bf16"] = {"enabled": True, "check_grad_overflow": True}
         configuration["data_types"] = {"grad_accum_dtype": "fp32"}

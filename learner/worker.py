@@ -29,6 +29,7 @@ from learner.sync import SyncSpec, WeightSender
 from rlsys.algorithms.loss import batch_normalisation, merge_metrics
 from rlsys.config import LoraConfig
 from rlsys.errors import TrainingError
+from rlsys.spans import ended
 from rlsys.types import Floats, Sample, Tokens
 from rlsys.weights import Bucket, SentPart
 
@@ -305,4 +306,6 @@ class LearnerWorker:
     def _timed(self, part: str) -> Iterator[None]:
         started = time.perf_counter()
         yield
-        self._seconds[part] += time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        self._seconds[part] += seconds
+        ended(part, seconds)

@@ -114,6 +114,8 @@ class GenerationRequest:
     """Completion i of the n samples uses seed + i; with None the engine chooses."""
     engine: int | None = None
     """Engine whose cache holds this prefix, or None for the engine with the least load."""
+    affinity: int | None = None
+    """Requests of one number that run at the same time share an engine, and so their prefix."""
     top_logprobs: int = 0
     """Number of most likely tokens to return at every position, at most 20."""
     stop_text: str | None = None

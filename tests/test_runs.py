@@ -5,6 +5,7 @@ A start costs half a minute on two cores, so every run shows several things.
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import signal
@@ -193,10 +194,14 @@ def test_learning_rate_zero_changes_nothing(start: Start) -> None:
         "generation.temperature=0.8",
         "loss.kl_coefficient=0.1",
         "checkpoint.every=0",
+        "reporting.trace_steps=2",
+        "generation.max_batched_tokens=600",
     )
     assert command.wait() == 0, command.output
     rows = command.steps()
     assert len(rows) == 10
+    check_times(rows)
+    check_trace(command.run_dir / "trace")
     for row in rows:
         assert row["learner/ratio_mean"] == pytest.approx(1.0, abs=1e-6)
         assert row["learner/ratio_max"] == pytest.approx(1.0, abs=1e-5)
@@ -209,6 +214,31 @@ def test_learning_rate_zero_changes_nothing(start: Start) -> None:
     before, after = weights(shipped_path("tiny")), weights(command.run_dir / "export")
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value)
+
+
+def check_times(rows: list[dict[str, float]]) -> None:
+    assert "busy/engines" not in rows[0]
+    for row in rows:
+        assert 0 < row["busy/learner"] < 1
+        assert 0 <= row["time/grading"] < row["time/rollout"]
+        assert row["time/samples"] > 0
+    assert all(0 < row["busy/engines"] < 1 for row in rows[1:])
+
+
+def check_trace(folder: Path) -> None:
+    events = json.loads((folder / "spans.json").read_text())["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["ph"] == "M"}
+    spans = {(names[e["pid"]], e["name"]) for e in events if e["ph"] == "b"}
+    assert {
+        *(("driver", f"the learner in training step {step}") for step in (2, 3)),
+        *(("environment actor 0", f"group {group}") for group in (2, 3, 4, 5)),
+        *(("learner rank 0", part) for part in ("pack", "old_logprobs", "gradient", "update")),
+        ("engine 0", "1 samples of 24 tokens"),
+    } <= spans
+    assert ("driver", "the learner in training step 4") not in spans
+    with gzip.open(folder / "learner-rank-0.json.gz") as file:
+        operations = json.load(file)["traceEvents"]
+    assert any(event.get("name") == "aten::mm" for event in operations)
 
 
 def test_two_ranks_run_ahead_until_an_engine_dies_for_the_last_time(start: Start) -> None:

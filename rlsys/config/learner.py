@@ -65,6 +65,9 @@ class OptimizerConfig(Section):
     """Optimizer steps in which the rate rises."""
     warmup_ratio: Share = 0.0
     """The same as a share of all optimizer steps, rounded up."""
+    offload: Literal["cpu"] | None = None
+    """cpu keeps gradient sums, master weights and moments in the host's memory and updates there,
+    at ZeRO stage 2 or 3: 16 bytes per trained weight of a rank. Each update is slower."""
 
     @model_validator(mode="after")
     def _one_warm_up(self) -> OptimizerConfig:
@@ -123,3 +126,13 @@ class LearnerConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     restarts: NonNegativeInt = 2
     """How often all ranks are started again from the last checkpoint after one of them died."""
+
+    @model_validator(mode="after")
+    def _offload_needs_zero(self) -> LearnerConfig:
+        # Stage 1 in bfloat16 is another optimizer of DeepSpeed, which cannot be offloaded.
+        if self.optimizer.offload and self.zero_stage < 2:
+            raise ValueError(
+                "learner.optimizer.offload 'cpu' needs learner.zero_stage 2 or 3, and it is "
+                f"{self.zero_stage}"
+            )
+        return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import PositiveFloat, PositiveInt, field_validator, model_validator
 
@@ -40,6 +40,22 @@ class EnginesConfig(Section):
     gpu_memory_utilization: Fraction = 0.4
     enforce_eager: bool | None = None
     """False captures CUDA graphs: slower start, faster decoding. None captures them on GPUs."""
+    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
+    """fp8 holds twice the tokens of bfloat16, on GPUs only. Log-probs are those of the rounded
+    cache, so `gap/mean` grows, and loss.importance corrects for it."""
+    prefix_caching: bool = True
+    """False computes the thought again for the answers of every cut."""
+    max_batched_tokens: PositiveInt | None = None
+    """Most tokens of one engine step; None takes vLLM's own number. More make prompts faster and
+    take memory from the KV cache. On the CPU the longest sequence raises it."""
+
+    @model_validator(mode="after")
+    def _cache_fits_device(self) -> Self:
+        if self.kv_cache_dtype == "fp8" and not self.gpus_per_engine:
+            raise ValueError(
+                "kv_cache_dtype 'fp8' needs engines on GPUs; set gpus_per_engine, or use 'auto'"
+            )
+        return self
 
 
 class GenerationConfig(EnginesConfig):

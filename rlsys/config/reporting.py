@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rlsys.config.base import Section
+from rlsys.config.base import NonNegativeInt, Section
 
 SinkName = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
@@ -24,3 +24,11 @@ class ReportingConfig(Section):
     table."""
     project: Annotated[str, Field(min_length=1)] = "rlsys"
     """Project of W&B and trackio, experiment of MLflow."""
+
+
+class RunReportingConfig(ReportingConfig):
+    """The same for a run with engines, which can also be traced."""
+
+    trace_steps: NonNegativeInt = 0
+    """So many steps, after the first one of a start, are traced into the folder `trace` of the run,
+    for ui.perfetto.dev: torch.profiler of rank 0, and what all processes did. 0 traces nothing."""

@@ -20,7 +20,7 @@ from rlsys.config.grading import GradingConfig
 from rlsys.config.learner import BatchConfig, LearnerConfig
 from rlsys.config.loss import LossConfig
 from rlsys.config.models import GenerationConfig, ModelConfig
-from rlsys.config.reporting import ReportingConfig
+from rlsys.config.reporting import RunReportingConfig
 
 Environment = Annotated[
     AnytimeConfig | ReflectionEpisodes | EconomicsDialogue | OpenEnvDialogue,
@@ -47,8 +47,9 @@ class RolloutConfig(Section):
     """Environment actors and how far generation may run ahead."""
 
     environment_actors: PositiveInt = 1
-    max_staleness: NonNegativeInt = 0
-    """Versions a trained token may be behind the weights it trains; 0 is the synchronous run."""
+    max_staleness: NonNegativeInt | None = None
+    """Versions a trained token may be behind the weights it trains; 0 is the synchronous run. None
+    is 1 if learner and engines are on GPUs, so that neither waits for the other, and 0 if not."""
 
 
 class EvaluationConfig(Section):
@@ -135,7 +136,7 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     watchdog: WatchdogConfig = WatchdogConfig()
-    reporting: ReportingConfig = ReportingConfig()
+    reporting: RunReportingConfig = RunReportingConfig()
     cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="after")
@@ -155,6 +156,7 @@ class RunConfig(Section):
                 f"environment.type {environment.type!r} are drawn without end; use steps"
             )
         self._check_grading()
+        self._check_cache()
         return self
 
     def _check_responses(self) -> None:
@@ -191,6 +193,14 @@ class RunConfig(Section):
                 "loss.normalise_advantages true, with algorithm.baseline 'group' for 'reinforce++'"
             )
 
+    def _check_cache(self) -> None:
+        """Refuse a rounded cache whose distance to the learner nothing corrects."""
+        if self.generation.kv_cache_dtype == "fp8" and self.loss.importance == "none":
+            raise ValueError(
+                "generation.kv_cache_dtype 'fp8' needs the importance weight between engine and "
+                "learner, and loss.importance is 'none'; use 'truncate', or the cache 'auto'"
+            )
+
     def _check_grading(self) -> None:
         """Refuse Countdown problems with a policy that compares answers with a gold value."""
         policy = self.grading.policy
@@ -201,6 +211,21 @@ class RunConfig(Section):
                     f"{policy!r}: an answer is right if it reaches the target, however it is "
                     "written"
                 )
+
+    @model_validator(mode="after")
+    def _fill_staleness(self) -> RunConfig:
+        """Replace a missing rollout.max_staleness, so that the record of a run has the number."""
+        if self.rollout.max_staleness is None:
+            on_gpus = self.learner.gpus_per_rank > 0 and self.generation.gpus_per_engine > 0
+            filled = self.rollout.model_copy(update={"max_staleness": int(on_gpus)})
+            object.__setattr__(self, "rollout", filled)  # the section is frozen from here on
+        return self
+
+    @property
+    def max_staleness(self) -> int:
+        """rollout.max_staleness, which every checked configuration has."""
+        assert self.rollout.max_staleness is not None
+        return self.rollout.max_staleness
 
     @property
     def evaluation_budgets(self) -> tuple[int, ...]:

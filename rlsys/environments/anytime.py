@@ -10,9 +10,11 @@ thought under a smaller budget would be the beginning of the same thought.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple, Self
+from itertools import chain
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
@@ -30,6 +32,7 @@ from rlsys.environments.base import (
 )
 from rlsys.environments.seeds import derive_seed
 from rlsys.environments.thoughts import (
+    AnswerBranch,
     AnswerRequest,
     GradedAnswer,
     ThoughtRequest,
@@ -57,23 +60,6 @@ CountReflections = Callable[[Sequence[int]], int]
 
 PROMPT = 0
 """Index of the prompt in the segments of an episode."""
-
-
-class AnswerBranch(NamedTuple):
-    """The answers to sample at one distinct cut of one thought."""
-
-    episode: int
-    """Index of the thought in its group."""
-    split: int
-    """Number of the distinct cut; see brpo.truncation_plan."""
-    cut: int
-    """Thought tokens kept."""
-    answers: int
-    """Number of answers to sample."""
-    forced: Tokens
-    """Tokens between the kept thought and the answer."""
-    answer_tokens: int
-    """Most sampled tokens of an answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,26 +143,43 @@ class AnytimeEnvironment(EnvironmentClass):
         )
 
     async def rollout(self, index: int, task: Problem) -> Group:
-        """Sample the group's thoughts, then every answer of every cut."""
+        """Sample the thoughts; answers follow a thought at once, and wait for no other one."""
         prompt = self.renderer.render(task)
-        thoughts = await self.sample_thoughts(index, prompt)
-        # The cuts depend on the lengths of the thoughts, so answers start after all thoughts end.
-        branches = [b for g, t in enumerate(thoughts) for b in self.branches(g, t)]
-        answers = await self.sample_answers(index, task, prompt, thoughts, branches)
-        return self.group(index, task, prompt, thoughts, branches, answers)
+
+        async def answered(
+            episode: int,
+        ) -> tuple[Completion, list[AnswerBranch], list[list[GradedAnswer]]]:
+            thought = await self._sample_thought(index, prompt, episode)
+            branches = self.branches(episode, thought)
+            found = await self.sample_answers(index, task, prompt, {episode: thought}, branches)
+            return thought, branches, found
+
+        done = await asyncio.gather(*map(answered, range(self.group_size)))
+        thoughts, branches, answers = zip(*done, strict=True)
+        return self.group(index, task, prompt, thoughts, [*chain(*branches)], [*chain(*answers)])
 
     def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
         """Report accuracy per budget and the lengths of thoughts."""
         return (report_thoughts if self.evaluates else report_anytime)(group, self, samples)
 
     async def sample_thoughts(self, index: int, prompt: Tokens) -> list[Completion]:
-        """Sample the group's thoughts, each up to the largest budget."""
-        # The seed depends on the run and the group index only. A group that is rolled out again
-        # after a restart gets the same seeds, on whatever engine it runs.
-        seed = derive_seed(self.seed, index, "thought")
+        """Sample the group's thoughts, each up to the largest budget; wait for the longest."""
+        seed = self._thought_seed(index)
         request = ThoughtRequest(prompt, self.group_size, self.budgets[-1], seed)
         (thoughts,) = await self.sampler.sample_thoughts([request])
         return thoughts
+
+    async def _sample_thought(self, index: int, prompt: Tokens, episode: int) -> Completion:
+        """Sample one of these thoughts; its tokens are the same."""
+        seed = self._thought_seed(index)
+        request = ThoughtRequest(prompt, 1, self.budgets[-1], seed + episode, affinity=seed)
+        ((thought,),) = await self.sampler.sample_thoughts([request])
+        return thought
+
+    def _thought_seed(self, index: int) -> int:
+        # The seed depends on the run and the group index only. A group that is rolled out again
+        # after a restart gets the same seeds, on whatever engine it runs.
+        return derive_seed(self.seed, index, "thought")
 
     def branches(self, episode: int, thought: Completion) -> list[AnswerBranch]:
         """Return the branches at the distinct cuts of a thought.
@@ -204,7 +207,7 @@ class AnytimeEnvironment(EnvironmentClass):
         index: int,
         problem: Problem,
         prompt: Tokens,
-        thoughts: Sequence[Completion],
+        thoughts: Sequence[Completion] | Mapping[int, Completion],
         branches: Sequence[AnswerBranch],
     ) -> list[list[GradedAnswer]]:
         """Sample and grade the answers of every branch.

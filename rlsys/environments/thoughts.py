@@ -39,6 +39,8 @@ class ThoughtRequest(NamedTuple):
     n: int
     max_tokens: int
     seed: int
+    affinity: int | None = None
+    """See GenerationRequest."""
 
 
 class AnswerRequest(NamedTuple):
@@ -66,6 +68,23 @@ class RestRequest(NamedTuple):
     max_tokens: int
     """Most tokens of thought and rest together."""
     seed: int
+
+
+class AnswerBranch(NamedTuple):
+    """The answers to sample at one distinct cut of one thought."""
+
+    episode: int
+    """Index of the thought in its group."""
+    split: int
+    """Number of the distinct cut; see brpo.truncation_plan."""
+    cut: int
+    """Thought tokens kept."""
+    answers: int
+    """Number of answers to sample."""
+    forced: Tokens
+    """Tokens between the kept thought and the answer."""
+    answer_tokens: int
+    """Most sampled tokens of an answer."""
 
 
 class GradedAnswer(NamedTuple):
@@ -104,6 +123,7 @@ class ThoughtSampler:
                     temperature=self.temperature,
                     top_p=self.top_p,
                     seed=request.seed,
+                    affinity=request.affinity,
                 )
                 for request in requests
             ]
@@ -213,29 +233,32 @@ class ThoughtSampler:
         # and a reward for it would teach the policy to break the format.
         verdicts = [[Verdict.WRONG] * len(answers) for answers in completions]
         for row, (request, answers) in enumerate(zip(requests, completions, strict=True)):
+            # Once for all answers of a request: this is most of the environment's own time.
+            missing = self._missing_ends(request)
+            forced = request.forced.tolist()
             for column, answer in enumerate(answers):
-                if self._well_formed(request, answer.token_ids):
-                    # With the forced text: the header may open the box that holds the answer.
-                    text = self.decode([*request.forced.tolist(), *answer.token_ids.tolist()])
-                    graded.append(GradingRequest(text, request.gold))
+                # Together with the forced text: an end could begin in one and end in the other,
+                # and the header may open the box that holds the answer.
+                after = [*forced, *answer.token_ids.tolist()]
+                if missing is not None and self.think.end.count(after) == missing:
+                    graded.append(GradingRequest(self.decode(after), request.gold))
                     positions.append((row, column))
         # One call for all answers, so that the grading actors work on them in parallel.
         for (row, column), verdict in zip(positions, await self.grader.grade(graded), strict=True):
             verdicts[row][column] = verdict
         return verdicts
 
-    def _well_formed(self, request: AnswerRequest, answer: Tokens) -> bool:
-        """True if there is exactly one end of thought, and no EOS inside the kept thought."""
-        end = self.think.end
-        if np.isin(request.kept, self.think.eos_ids).any():
-            return False
-        if end.text is None:
-            return True
+    def _missing_ends(self, request: AnswerRequest) -> int | None:
+        """Return how many ends of thought must follow the kept thought, so that there is one.
+
+        None if no answer can be well-formed, because there is an EOS inside the kept thought.
+        """
+        if not set(self.think.eos_ids).isdisjoint(request.kept.tolist()):
+            return None
+        if self.think.end.text is None:
+            return 0
         # Only the last kept tokens can hold an end of thought, because sampling stops there.
-        self_closed = end.closing_tokens(request.kept) > 0
-        # Forced text and answer together, because an end could begin in one and end in the other.
-        after = [*request.forced.tolist(), *answer.tolist()]
-        return self_closed + end.count(after) == 1
+        return 1 - (self.think.end.closing_tokens(request.kept) > 0)
 
 
 def _nothing_after(thought: Completion) -> Completion:

@@ -106,6 +106,9 @@ def _spec(
             not wanted.gpus_per_engine if wanted.enforce_eager is None else wanted.enforce_eager
         ),
         seed=seed,
+        kv_cache_dtype=wanted.kv_cache_dtype,
+        prefix_caching=wanted.prefix_caching,
+        max_batched_tokens=wanted.max_batched_tokens,
     )
 
 

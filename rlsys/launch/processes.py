@@ -200,10 +200,13 @@ def _runner(
     model = None
     if reflection is not None and inputs.reflection_length is not None:
         model = ReflectionModel(reflection, inputs.reflection_length)
-    packed = Services(engines, grading, model).packed()
     environments = [
-        environment.options(**options, **again).remote(config, packed, inputs.longest_sequence)
-        for options in placement.services[:first_grader]
+        environment.options(**options, **again).remote(
+            config,
+            Services(engines.part(index, first_grader), grading, model).packed(),
+            inputs.longest_sequence,
+        )
+        for index, options in enumerate(placement.services[:first_grader])
     ]
     services = {f"{ENVIRONMENT}{i}": actor for i, actor in enumerate(environments)}
     services |= {f"{GRADING}{i}": actor for i, actor in enumerate(graders)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -34,6 +35,8 @@ class RayRunner:
         self._running = [0] * len(self._environments)
         self._avoided: frozenset[int] = frozenset()
         self._moved = moved
+        self._asked: tuple[float, float] | None = None
+        """Time and busy seconds of the engines at the last call of `engine_metrics`."""
 
     async def train_group(self, index: int, task: Task) -> FinishedGroup:
         """Roll out one training group; its samples stay in the object store."""
@@ -66,10 +69,21 @@ class RayRunner:
         """Return how many requests had to be sent again, because an engine died."""
         return sum(await asyncio.gather(*(e.rerouted.remote() for e in self._environments)))
 
-    async def cached_share(self) -> float:
-        """Return the share of all prompt tokens so far that was found in a prefix cache."""
-        counts = await self.engines.counts()
-        return counts.cached_tokens / max(counts.prompt_tokens, 1)
+    async def engine_metrics(self) -> dict[str, float]:
+        """Return the share of prompt tokens that came from a prefix cache, of the run so far.
+
+        From the second call on, also the share of the time since the last call in which an engine
+        had a request, as the mean over engines.
+        """
+        counts, now = await self.engines.counts(), time.monotonic()
+        metrics = {"prefix_cache/share": counts.cached_tokens / max(counts.prompt_tokens, 1)}
+        if self._asked is not None:
+            then, busy_s = self._asked
+            possible = (now - then) * len(self.engines.engines)
+            # An engine that was started again meanwhile counts from 0.
+            metrics["busy/engines"] = min(max((counts.busy_s - busy_s) / possible, 0.0), 1.0)
+        self._asked = now, counts.busy_s
+        return metrics
 
     def close(self) -> None:
         """Kill the environment actors: unfinished rollouts would call engines that are gone."""

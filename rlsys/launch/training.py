@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,6 +31,7 @@ from rlsys.launch.resuming import check_layout
 from rlsys.launch.runner import stored_groups
 from rlsys.launch.session import cause, ray_session, run
 from rlsys.launch.supervision import EngineSupervisor
+from rlsys.launch.trace import Tracer
 from rlsys.launch.weights import connect
 from rlsys.serving.writing import write_run_card
 from rlsys.signals import call_on_signals
@@ -154,6 +156,7 @@ class _Run:
     supervisor: EngineSupervisor = field(init=False)
     followed: Followed = field(init=False)
     audit: GradingAudit = field(init=False)
+    tracer: Tracer = field(init=False)
 
     def __post_init__(self) -> None:
         processes = self.processes
@@ -173,6 +176,12 @@ class _Run:
             moved=self.progress.moved,
         )
         self.audit = GradingAudit([actor.counts.remote for actor in processes.graders])
+        self.tracer = Tracer(
+            self.config.run_dir,
+            self.config.reporting.trace_steps,
+            lambda: processes.actors,
+            self.reporter.message,
+        )
         self.progress.give_up = self.processes.learner.give_up
 
     async def to_the_end(self, resumed: Checkpoint | None) -> bool:
@@ -230,6 +239,8 @@ class _Run:
             watching = tasks.create_task(self.supervisor.watch(weights))
             if start == 0:
                 await self._evaluate(parts, 0)
+            # What is there now stays to the end, so the garbage collector need not walk over it.
+            gc.freeze()
             problems = TaskStream(inputs.train, seed=config.seed, shuffle=config.data.shuffle)
             unmark_finished(config.run_dir)
             step = await run_loop(
@@ -277,6 +288,7 @@ class _Run:
             progress=self.progress,
             departure=self.followed.departure,
             extra_metrics=self._extra_metrics,
+            after_step=self.tracer.after_step,
         )
         return parts, weights
 

@@ -30,7 +30,7 @@ GRAPH_BYTES: Final = 1 << 30
 ALLOCATOR_SLACK: Final = 0.05
 """Part of a learner's peak that torch's allocator reserves beyond it, because blocks do not fit."""
 BATCH_TOKENS: Final = 8192
-"""Tokens of one engine step at most, for which vLLM keeps memory free."""
+"""Most tokens of one engine step, for which vLLM keeps memory free, if nothing else is set."""
 SAMPLER_COPIES: Final = 3
 """float32 arrays [sequences, vocabulary] that sampling with log-probs needs at once."""
 
@@ -71,6 +71,8 @@ class LearnerNeeds:
     """True if a frozen copy of the starting policy is loaded as well."""
     kept_for_sync: int
     """Bytes that the weight sync keeps on the rank's card."""
+    offload: bool = False
+    """True if the optimizer is in the host's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +114,7 @@ def learner_memory(needs: LearnerNeeds) -> LearnerMemory:
     return LearnerMemory(
         states=tuple(part for part in states if part.size),
         backward=tuple(part for part in backward if part.size),
-        update=(Part("optimizer's workspace", _update_bytes(needs)),),
+        update=() if needs.offload else (Part("optimizer's workspace", _update_bytes(needs)),),
     )
 
 
@@ -138,6 +140,8 @@ def _states(needs: LearnerNeeds) -> list[Part]:
         ]
     # Frozen weights are not split by stages 1 and 2; by stage 3 they are.
     held = -(-weights // ranks) + _gathered(needs.shape) if stage == 3 and ranks > 1 else weights
+    if needs.offload:  # sums of gradients as well, 16 bytes per weight of the share in all
+        return [Part("weights", held * needs.itemsize)]
     gradients = [Part("gradients, summed", 4 * (share if stage > 1 else trained))]
     if stage == 1 and needs.itemsize == 2:
         gradients.insert(0, Part("gradients", needs.itemsize * trained))
@@ -190,9 +194,7 @@ def activation_bytes(needs: LearnerNeeds) -> int:
 
 
 def recomputed_bytes(needs: LearnerNeeds) -> int:
-    """Bytes of the one layer that checkpointing computes again: what it saves, and the gradients of
-    its MLP, which are there at the same time.
-    """
+    """Bytes of the one layer that checkpointing computes again, with the gradients of its MLP."""
     shape, size = needs.shape, needs.itemsize
     layer = _layer_bytes(needs) + 3 * size * shape.intermediate
     return needs.rows.pass_slots * layer * needs.checkpointing
@@ -278,6 +280,10 @@ class EngineNeeds:
     """True if CUDA graphs are captured."""
     received: int
     """Bytes of a weight bucket that arrives."""
+    cache_itemsize: int
+    """Bytes of a number in the KV cache."""
+    batch_tokens: int
+    """Most tokens of a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,8 +310,8 @@ class EngineMemory:
 def engine_memory(needs: EngineNeeds) -> EngineMemory:
     """Return the memory of one engine on each of its cards, without the CUDA context.
 
-    vLLM measures its workspace with a step of BATCH_TOKENS tokens and gives the cache what is left
-    of `utilization`, unless the cache has a size of its own.
+    vLLM measures its workspace with a step of `batch_tokens` tokens. The cache gets what is left of
+    `utilization`, unless it has a size of its own.
     """
     shape, cards = needs.shape, needs.tensor_parallel
     weights = -(-shape.parameters * needs.itemsize // cards)
@@ -316,7 +322,7 @@ def engine_memory(needs: EngineNeeds) -> EngineMemory:
         cache = needs.cache_bytes // cards
     # Key and value heads are split over cards, and every card has at least one of them.
     heads = max(-(-shape.kv_heads // cards), 1)
-    per_token = 2 * shape.layers * heads * shape.head_dim * needs.itemsize
+    per_token = 2 * shape.layers * heads * shape.head_dim * needs.cache_itemsize
     parts = (
         Part("weights", weights),
         Part("workspace", workspace),
@@ -332,12 +338,12 @@ def engine_memory(needs: EngineNeeds) -> EngineMemory:
 
 
 def engine_workspace(needs: EngineNeeds) -> int:
-    """Bytes of an engine step: activations of BATCH_TOKENS tokens in one layer, and sampling.
+    """Bytes of an engine step: activations of `batch_tokens` tokens in one layer, and sampling.
 
     Nothing is kept for a backward pass, so the widest point of a layer counts: gate and up of the
     MLP, their product, and two copies of the hidden states.
     """
     shape = needs.shape
     inner = 3 * shape.intermediate // needs.tensor_parallel
-    layer = BATCH_TOKENS * needs.itemsize * (inner + 2 * shape.hidden)
+    layer = needs.batch_tokens * needs.itemsize * (inner + 2 * shape.hidden)
     return layer + SAMPLER_COPIES * 4 * needs.max_sequences * shape.vocabulary

@@ -12,6 +12,7 @@ from rlsys.planning.cards import Card
 from rlsys.planning.layout import HOST, layout
 from rlsys.planning.memory import (
     ALLOCATOR_SLACK,
+    BATCH_TOKENS,
     EngineMemory,
     EngineNeeds,
     LearnerMemory,
@@ -184,6 +185,7 @@ def _learner_needs(
         # With adapters the policy without them is the reference.
         reference=config.loss.kl_coefficient > 0 and learner.lora is None,
         kept_for_sync=kept,
+        offload=learner.optimizer.offload is not None,
     )
 
 
@@ -217,6 +219,8 @@ def _engine(
             device_memory=memory[not on_gpu],
             graphs=not eager,
             received=(config.sync.bucket_mib << 20) * receives,
+            cache_itemsize=1 if wanted.kv_cache_dtype == "fp8" else itemsize(model),
+            batch_tokens=wanted.max_batched_tokens or BATCH_TOKENS,
         )
     )
 

@@ -122,7 +122,7 @@ def _time_table(config: RunConfig, plan: RunPlan, time: StepTime) -> Table:
         table.add_row(stage.name, f"{stage.seconds:.2f}", stage.bound, f"{stage.floor_s:.2f}")
     table.add_section()
     sampled = config.batch.episodes * plan.expected.sampled
-    runs_ahead = config.rollout.max_staleness > 0
+    runs_ahead = config.max_staleness > 0
     for name, seconds, chosen in (
         ("synchronous", time.synchronous, not runs_ahead),
         ("asynchronous", time.asynchronous, runs_ahead),

@@ -95,7 +95,7 @@ class ThoughtEnd:
         """Return how often a thought is ended in `token_ids`."""
         if self.stop_text is not None:
             return self.decode(token_ids).count(self.stop_text)
-        return sum(token in self.stop_token_ids for token in token_ids)
+        return sum(token_ids.count(stop) for stop in self.stop_token_ids)
 
     def text_after(self, token_ids: Sequence[int], decode: Decode) -> str:
         """Return what `decode` makes of the tokens after the last end; "" if there is no end."""

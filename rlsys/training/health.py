@@ -112,7 +112,7 @@ def _no_signal() -> _Rule:
 
 def _mismatch(config: RunConfig) -> _Rule:
     keys = "learner.optimizer.learning_rate, or set model.dtype=float32"
-    if config.rollout.max_staleness:
+    if config.max_staleness:
         keys = "rollout.max_staleness or learner.optimizer.learning_rate"
     return _Rule(
         "mismatch",
@@ -136,7 +136,7 @@ def _learner_waits() -> _Rule:
 
 
 def _engines_wait(config: RunConfig) -> _Rule:
-    ahead = config.rollout.max_staleness * config.batch.problems
+    ahead = config.max_staleness * config.batch.problems
     if not ahead:
         return _Rule(
             "engines_wait",

@@ -97,6 +97,8 @@ class Parts:
     """Returns why the learner should leave its nodes, None if it need not."""
     extra_metrics: Callable[[], Awaitable[Mapping[str, float]]] | None = None
     """Returns further metrics of the step: audited grading, engines that died."""
+    after_step: Callable[[int], Awaitable[None]] | None = None
+    """Gets every finished step, between two steps of the learner."""
 
 
 async def train(
@@ -124,7 +126,7 @@ async def train(
     batch = config.batch
     buffer = GroupBuffer(
         batch.problems,
-        config.rollout.max_staleness,
+        config.max_staleness,
         start=first_group,
         most_dropped=batch.most_sampled - batch.problems,
     )
@@ -139,13 +141,15 @@ async def train(
             if groups is None:
                 break
             watch.lap("generation")
-            _check_staleness(groups.kept, step, config.rollout.max_staleness)
+            _check_staleness(groups.kept, step, config.max_staleness)
             trained, gap = await _train_and_publish(parts, step, groups.kept, watch)
             # Release only after the new weights are live. A group that is admitted earlier would
             # be sampled by older weights than the staleness bound allows.
             await buffer.release()
             step += 1
             await _report(config, parts, health, step, groups, trained, watch, gap, buffer)
+            if parts.after_step is not None:
+                await parts.after_step(step)
             if _due(step, config.evaluation.every, config.steps):
                 evaluation = evaluate_policy(parts.runner, held_out, parts.reporter, step)
                 with parts.progress.waiting_for(f"the evaluation after step {step}"):
@@ -290,7 +294,8 @@ async def _report(
     sampled = sum(r.sampled_tokens for r in reports)
     # Divided by the time of the whole step, because generation continues while the learner trains.
     metrics["tokens_per_s/generation"] = sampled / watch.total
-    metrics["prefix_cache/share"] = await parts.runner.cached_share()
+    metrics["busy/learner"] = watch.laps["training"] / watch.total
+    metrics |= await parts.runner.engine_metrics()
     if parts.extra_metrics is not None:
         metrics |= await parts.extra_metrics()
     warnings = health.warnings(metrics)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +37,8 @@ class GroupRunner(Protocol):
         """Roll out one evaluation group."""
         ...
 
-    async def cached_share(self) -> float:
-        """Return the share of all prompt tokens so far that was found in a prefix cache."""
+    async def engine_metrics(self) -> Mapping[str, float]:
+        """Return `prefix_cache/share` of the run so far, and `busy/engines` since the last call."""
         ...
 
 

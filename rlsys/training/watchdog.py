@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from rlsys.errors import StalledError
+from rlsys.spans import span
 
 TICK_S: Final = 5.0
 """Longest sleep of the watchdog."""
@@ -41,7 +42,8 @@ class Progress:
         """Note what the block waits for, for instance "the learner, in training step 3"."""
         self._waits.append(what)
         try:
-            yield
+            with span(what):
+                yield
         finally:
             self._waits.remove(what)
             self.moved()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -94,6 +95,48 @@ def test_a_request_goes_to_the_engine_with_the_least_work() -> None:
         return [engine.calls for engine in engines]
 
     assert asyncio.run(scenario()) == [[[1], [5]], [[2], [3], [4]]]
+
+
+def test_senders_begin_at_different_engines() -> None:
+    """Each of three senders has one request for each third of six engines; none gets two."""
+
+    async def scenario() -> list[list[list[int]]]:
+        engines = [Engine(index) for index in range(6)]
+        pool = GenerationPool(engines)
+        senders = [pool.part(part, 3) for part in range(3)]
+        senders[2]._down[5] = asyncio.ensure_future(asyncio.sleep(0))  # goes on at engine 0
+        waiting = [
+            asyncio.ensure_future(sender.generate([request(10 * i), request(10 * i + 1)]))
+            for i, sender in enumerate(senders)
+        ]
+        await asyncio.sleep(0)
+        for engine in engines:
+            engine.gate.set()
+        await asyncio.gather(*waiting)
+        return [engine.calls for engine in engines]
+
+    assert asyncio.run(scenario()) == [[[0], [21]], [[1]], [[10]], [[11]], [[20]], []]
+
+
+def test_requests_of_one_affinity_share_an_engine_while_one_of_them_runs() -> None:
+    async def scenario() -> list[list[list[int]]]:
+        engines = [Engine(0), Engine(1)]
+        pool = GenerationPool(engines)
+
+        def send(name: int, affinity: int | None) -> asyncio.Future[list[list[Completion]]]:
+            asked = replace(request(name), affinity=affinity)
+            return asyncio.ensure_future(pool.generate([asked]))
+
+        waiting = [send(1, 77), send(2, 77), send(3, None), send(4, 77), send(5, 99)]
+        await asyncio.sleep(0)
+        for engine in engines:
+            engine.gate.set()
+        await asyncio.gather(*waiting)
+        assert (pool._affinities, pool._load) == ({}, [0, 0])
+        await send(6, 77)
+        return [engine.calls for engine in engines]
+
+    assert asyncio.run(scenario()) == [[[1], [2], [4], [6]], [[3], [5]]]
 
 
 def test_a_named_engine_is_used_whatever_its_load_and_order_is_kept() -> None:

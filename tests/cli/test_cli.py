@@ -271,8 +271,8 @@ def test_an_evaluation_tells_of_lost_episodes(
         async def evaluate_group(self, index: int, task: Task) -> GroupReport:
             return dialogue_report(lost=index < lost)
 
-        async def cached_share(self) -> float:
-            return 0.0
+        async def engine_metrics(self) -> dict[str, float]:
+            return {"prefix_cache/share": 0.5}
 
     def evaluate_without_ray(_: object, reporter: RunReporter) -> str | None:
         problems = evaluation_episodes(48)

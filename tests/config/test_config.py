@@ -330,3 +330,28 @@ def test_the_configuration_needs_no_heavy_library() -> None:
         "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_runs_on_gpus_are_asynchronous_unless_they_say_otherwise(tmp_path: Path) -> None:
+    path, learner, engines = tmp_path / "run.yaml", "learner.gpus_per_rank", "generation.gpus_per"
+    path.write_text("{}")
+    for words, expected in (
+        ([], 0),
+        ([f"{learner}=1"], 0),
+        ([f"{learner}=1", f"{engines}_engine=1"], 1),
+        ([f"{learner}=0.5", f"{engines}_engine=0.5"], 1),
+        ([f"{learner}=1", f"{engines}_engine=1", "rollout.max_staleness=0"], 0),
+        (["rollout.max_staleness=2"], 2),
+        (["rollout.max_staleness=null"], 0),
+    ):
+        config = load_config(path, words)
+        assert (config.rollout.max_staleness, config.max_staleness) == (expected,) * 2, words
+        assert "max_staleness: " + str(expected) in dump_config(config)
+
+
+def test_an_offloaded_optimizer_needs_divided_gradients(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("learner: {optimizer: {offload: cpu}}")
+    with pytest.raises(ConfigError, match=r"offload 'cpu' needs learner.zero_stage 2 or 3.* is 1"):
+        load_config(path, [])
+    assert load_config(path, ["learner.zero_stage=2"]).learner.optimizer.offload == "cpu"

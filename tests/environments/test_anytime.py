@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -22,11 +23,39 @@ from rlsys.algorithms.tree_samples import THOUGHT
 from rlsys.environments.anytime import AnytimeEnvironment
 from rlsys.environments.seeds import derive_seed
 from rlsys.environments.thoughts import ThoughtSampler
-from rlsys.types import GradingRequest, Group, Kind, Problem, Verdict
+from rlsys.types import (
+    Completion,
+    GenerationRequest,
+    GradingRequest,
+    Group,
+    Kind,
+    Problem,
+    Verdict,
+)
 
 PROBLEM = Problem(id="p", text="text", answer="gold")
 CLOSED = [20, 21, END]
 ENDLESS = [20, 21, 22, 23, 24, 25]
+
+
+def thinker(
+    generator: ScriptedGenerator, group_size: int, grader: RightIfItSaysSo | None = None
+) -> AnytimeEnvironment:
+    return AnytimeEnvironment(
+        sampler=ThoughtSampler(
+            think=THINK,
+            decode=decode,
+            temperature=1.0,
+            generator=generator,
+            grader=grader or RightIfItSaysSo(),
+        ),
+        renderer=FixedPrompt(),  # type: ignore[arg-type]
+        budgets=(2, 4, 6),
+        answers=2,
+        answer_tokens=5,
+        group_size=group_size,
+        seed=7,
+    )
 
 
 def rollout(
@@ -40,16 +69,10 @@ def rollout(
 ) -> tuple[Group, ScriptedGenerator, RightIfItSaysSo, AnytimeEnvironment]:
     generator = ScriptedGenerator(thoughts, lambda _: answer)
     grader = grader or RightIfItSaysSo()
-    environment = AnytimeEnvironment(
-        sampler=ThoughtSampler(
-            think=THINK, decode=decode, temperature=1.0, generator=generator, grader=grader
-        ),
-        renderer=FixedPrompt(),  # type: ignore[arg-type]
+    environment = replace(
+        thinker(generator, len(thoughts), grader),
         budgets=budgets,
         answers=answers,
-        answer_tokens=5,
-        group_size=len(thoughts),
-        seed=7,
         truncation=truncation,
     )
     group = asyncio.run(environment.rollout(9, PROBLEM))
@@ -143,6 +166,33 @@ def test_seeds_depend_on_the_place_of_the_request_alone() -> None:
     assert all(0 <= s < 2**62 for s in seeds if s is not None)
 
 
+def test_thoughts_have_the_seeds_of_one_request_and_one_engine() -> None:
+    _, script, _, _ = rollout([CLOSED, ENDLESS], RIGHT_ANSWER)
+    seed = derive_seed(7, 9, "thought")
+    thoughts = [r for r in script.requests if r.affinity is not None]
+    assert [(r.seed, r.n, r.affinity) for r in thoughts] == [(seed, 1, seed), (seed + 1, 1, seed)]
+
+
+def test_answers_wait_for_their_own_thought_only() -> None:
+    """The second thought goes on until the answers of the first one are requested."""
+
+    class Slow(ScriptedGenerator):
+        answered = asyncio.Event()
+
+        async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
+            if requests[0].affinity is None:
+                self.answered.set()
+            elif requests[0].seed == derive_seed(7, 9, "thought") + 1:
+                await self.answered.wait()
+            return await super().generate(requests)
+
+    generator = Slow([CLOSED, ENDLESS], lambda _: RIGHT_ANSWER)
+    rolling = thinker(generator, 2).rollout(9, PROBLEM)
+    group = asyncio.run(asyncio.wait_for(rolling, 60))
+    assert [len(e.segments[THOUGHT].token_ids) for e in group.episodes] == [3, 6]
+    assert [e.scores.sum() for e in group.episodes] == [6, 6]
+
+
 def test_the_report_has_the_numbers_and_a_readable_episode() -> None:
     thoughts = [CLOSED, ENDLESS]
     group, _, _, environment = rollout(thoughts, RIGHT_ANSWER)
@@ -174,7 +224,7 @@ def test_an_unfinished_thought_may_go_without_answers(truncation: Literal["zero"
     group, script, grader, environment = rollout(
         [CLOSED, ENDLESS], RIGHT_ANSWER, budgets=(6,), truncation=truncation
     )
-    assert [r.token_ids[3:].tolist() for r in script.requests[1:]] == [[20, 21, END, HEADER]]
+    assert [r.token_ids[3:].tolist() for r in script.requests] == [[], [20, 21, END, HEADER], []]
     assert len(grader.asked) == 2
     whole, unfinished = group.episodes
     assert (whole.scores.tolist(), whole.masked) == ([1, 1], False)
@@ -187,5 +237,5 @@ def test_an_unfinished_thought_may_go_without_answers(truncation: Literal["zero"
 
 def test_a_group_of_unfinished_thoughts_has_no_answers() -> None:
     group, script, grader, _ = rollout([ENDLESS] * 2, [], budgets=(6,), truncation="zero")
-    assert (len(script.requests), grader.asked) == (1, [])
+    assert (len(script.requests), grader.asked) == (2, [])
     assert [e.scores.tolist() for e in group.episodes] == [[0, 0], [0, 0]]

@@ -118,6 +118,13 @@ def test_the_head_by_hand() -> None:
     assert head_bytes(needs(TOY, logits_chunk=100)) == 128 * 516 + 100 * 256 + 8 * 6400 + 6 * 10_000
 
 
+def test_an_offloaded_optimizer_leaves_the_weights_on_the_card() -> None:
+    memory = learner_memory(needs(TOY, zero_stage=2, offload=True))
+    assert [part.name for part in memory.states] == ["weights"]
+    assert memory.update == ()
+    assert memory.backward == learner_memory(needs(TOY, zero_stage=2)).backward
+
+
 def engine(**changes: object) -> EngineNeeds:
     base = EngineNeeds(
         shape=QWEN2_1_5B,
@@ -130,6 +137,8 @@ def engine(**changes: object) -> EngineNeeds:
         device_memory=80 * GIB,
         graphs=True,
         received=0,
+        cache_itemsize=2,
+        batch_tokens=8192,
     )
     return replace(base, **changes)  # type: ignore[arg-type]
 
@@ -147,6 +156,13 @@ def test_a_cache_of_a_given_size() -> None:
     memory = engine_memory(engine(cache_bytes=1 << 30))
     assert memory.cache_tokens == (1 << 30) // 28_672
     assert memory.streams == 4
+
+
+def test_an_fp8_cache_holds_twice_the_tokens_and_long_steps_leave_less_room() -> None:
+    memory = engine_memory(engine(cache_bytes=1 << 30, cache_itemsize=1))
+    assert memory.cache_tokens == (1 << 30) // 14_336
+    short, long = (engine_memory(engine(batch_tokens=tokens)) for tokens in (8192, 16_384))
+    assert long.cache_tokens < short.cache_tokens
 
 
 def test_tensor_parallel_splits_weights_and_heads() -> None:

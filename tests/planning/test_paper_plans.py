@@ -88,6 +88,8 @@ def test_supervised_runs_and_engines_of_labelling_fit_cards_of_80_gib(plans: Mod
                 device_memory=CARDS["h100"].memory,
                 graphs=True,
                 received=0,
+                cache_itemsize=2,
+                batch_tokens=8192,
             )
         )
         assert total(engine.parts) < CARDS["h100"].memory

@@ -28,13 +28,16 @@ def start(
     max_grad_norm: float = 0.5,
     betas: tuple[float, float] = (0.9, 0.95),
     temperature: float = 0.8,
+    offload: Literal["cpu"] | None = None,
     **config: Any,
 ) -> LearnerWorker:
     """A worker that is set up; further keywords go to LearnerConfig.
 
     Workers may follow one another in a process: all but the first find the group they need.
     """
-    optimizer = OptimizerConfig(learning_rate=rate, max_grad_norm=max_grad_norm, betas=betas)
+    optimizer = OptimizerConfig(
+        learning_rate=rate, max_grad_norm=max_grad_norm, betas=betas, offload=offload
+    )
     spec = LearnerSpec(
         model_path=path,
         dtype=dtype,

@@ -58,7 +58,7 @@ def sample(
 
 
 class ScriptedGenerator:
-    """Writes the scripted thoughts for the first request, then one answer to every other one."""
+    """Writes the scripted thoughts after the prompt of the first request, and answers elsewhere."""
 
     def __init__(
         self, thoughts: Sequence[Sequence[int]], answer: Answer, *, engine: int = 1, cached: int = 4
@@ -71,17 +71,23 @@ class ScriptedGenerator:
         self.thoughts: list[Completion] = []
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
-        first = not self.requests
         self.requests.extend(requests)
-        if first:
-            (request,) = requests
-            assert request.n == len(self._thoughts)
-            self.thoughts = [sample(request, t, engine=self._engine) for t in self._thoughts]
-            return [self.thoughts]
-        return [
-            [sample(r, self._answer(r), engine=self._engine, cached=self._cached)] * r.n
-            for r in requests
-        ]
+        return [self._thoughts_of(r) if self._is_prompt(r) else self._answers(r) for r in requests]
+
+    def _is_prompt(self, request: GenerationRequest) -> bool:
+        return np.array_equal(request.token_ids, self.requests[0].token_ids)
+
+    def _thoughts_of(self, request: GenerationRequest) -> list[Completion]:
+        """The next thoughts of the script."""
+        begin = len(self.thoughts)
+        scripts = self._thoughts[begin : begin + request.n]
+        assert len(scripts) == request.n
+        self.thoughts += [sample(request, script, engine=self._engine) for script in scripts]
+        return self.thoughts[begin:]
+
+    def _answers(self, request: GenerationRequest) -> list[Completion]:
+        answer = self._answer(request)
+        return [sample(request, answer, engine=self._engine, cached=self._cached)] * request.n
 
 
 class RightIfItSaysSo:

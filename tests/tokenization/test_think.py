@@ -109,7 +109,9 @@ def test_answers_count_ends_over_forced_text_and_answer() -> None:
             seed=0,
             engine=None,
         )
-        assert found._well_formed(request, answer) == well, (kept.tolist(), truncated)
+        missing = found._missing_ends(request)
+        ends = think.end.count([*request.forced.tolist(), *answer.tolist()])
+        assert (missing == ends) == well, (kept.tolist(), truncated)
 
 
 def test_without_an_end_eos_ends_a_thought_and_stays_out_of_answers() -> None:

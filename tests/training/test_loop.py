@@ -76,8 +76,8 @@ class World:
         self.log.append(f"evaluate {task.id} at version {self.version}")
         return report(0, self.version)
 
-    async def cached_share(self) -> float:
-        return 0.5
+    async def engine_metrics(self) -> dict[str, float]:
+        return {"prefix_cache/share": 0.5}
 
     @asynccontextmanager
     async def learner_busy(self) -> AsyncIterator[None]:

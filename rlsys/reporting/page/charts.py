@@ -97,6 +97,31 @@ CHARTS: Final = (
     ),
 )
 
+TIME_CHARTS: Final = (
+    Chart(
+        *(
+            "busy",
+            "Busy",
+            "Shares of the time in which engines had requests, and the learner work.",
+        ),
+        *(("busy/engines", "busy/learner"), "share"),
+    ),
+    Chart(
+        *("group-time", "Group", "Seconds of a group: rollout, grading (all calls), samples."),
+        *(("time/rollout", "time/grading", "time/samples"), "seconds"),
+    ),
+    Chart(
+        *("learner-time", "Learner", "Parts of a training step on the slowest rank."),
+        *(
+            (
+                *("learner/seconds_pack", "learner/seconds_old_logprobs"),
+                *("learner/seconds_gradient", "learner/seconds_update"),
+            ),
+            "seconds",
+        ),
+    ),
+)
+
 
 def line_chart(chart: Chart, runs: Sequence[RunFiles]) -> Figure | None:
     """Return the metrics of a chart over steps, or None if no run has one of them.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rlsys.errors import UserError
-from rlsys.reporting.page.charts import CHARTS, Figure, line_chart, time_chart
+from rlsys.reporting.page.charts import CHARTS, TIME_CHARTS, Figure, line_chart, time_chart
 from rlsys.reporting.page.episodes import EPISODES, browsable
 from rlsys.reporting.page.evaluations import anytime_chart, progress_chart
 from rlsys.reporting.page.run_files import RunFiles, read_runs
@@ -142,7 +142,7 @@ def _time_charts(runs: Sequence[RunFiles]) -> list[str]:
     return [
         _card(f"time-{number}", escape(run.name), note, time_chart(run), wide=len(runs) == 1)
         for number, run in enumerate(runs)
-    ]
+    ] + [_card(c.key, c.title, c.note, line_chart(c, runs)) for c in TIME_CHARTS]
 
 
 def _card(key: str, title: str, note: str, figure: Figure | None, *, wide: bool = False) -> str:
