@@ -23,7 +23,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import PositiveInt
 
@@ -60,39 +60,74 @@ class Experiment(Section):
     """Compare arms after the last step, or after the most sampled tokens that every run has."""
 
 
+class Run(NamedTuple):
+    """One run of an experiment."""
+
+    arm: str
+    seed: int
+    run_dir: Path
+    words: Sequence[str]
+    """Configuration file and `key.path=value` settings, without run_dir."""
+
+    @property
+    def job(self) -> Job:
+        """The run as a process."""
+        command = [sys.executable, "-m", "rlsys", "train", *self.words, f"run_dir={self.run_dir}"]
+        return Job(f"{self.arm}, seed {self.seed}", self.run_dir, command)
+
+    def finished(self) -> bool:
+        """Return whether the run has nothing left to do.
+
+        Raises UserError if its settings are wrong, or differ from those with which it began.
+        """
+        file, *settings = self.words
+        try:
+            config = load_config(Path(file), [*settings, f"run_dir={self.run_dir}"])
+            check_resume(config)
+        except UserError as error:
+            raise UserError(f"{self.arm}, seed {self.seed}: {error}") from None
+        return finished_step(config) is not None
+
+
 def main() -> None:
     """Start the missing runs, write the figures and print the table."""
     given = _parser().parse_intermixed_args()
     try:
         experiment = load_config(given.file, [], Experiment)
-        jobs = jobs_of(experiment, given.out, given.seeds, given.arms, given.overrides)
-        missing = [] if given.report else [job for job in jobs if not is_finished(job)]
+        runs = runs_of(experiment, given.out, given.seeds, given.arms, given.overrides)
+        missing = [] if given.report else [run.job for run in runs if not run.finished()]
     except UserError as error:
         print(f"experiments: {error}", file=sys.stderr)
         sys.exit(2)
-    failed: list[Job] = []
+
+    def write() -> dict[str, Any]:
+        found = gathered(given.file.stem, experiment, runs, given.overrides)
+        given.out.mkdir(parents=True, exist_ok=True)
+        (given.out / f"{given.file.stem}.json").write_text(compact(found))
+        return found
 
     def ended(job: Job, state: State) -> None:
         print(f"{job.name}: {state}" + (f"; see {job.log}" * (state == "failed")), flush=True)
-        if state == "failed":
-            failed.append(job)
-        write(experiment, given, jobs)
+        write()
 
-    for job in missing:
-        note_machine(job.run_dir)
-    seconds = None if given.minutes is None else 60.0 * given.minutes
-    counts = carry_out(missing, given.parallel, seconds=seconds, ended=ended)
-    print(experiment_table(write(experiment, given, jobs)))
-    sys.exit(1 if failed else STOPPED if counts["stopped"] else 0)
+    counts = carry_out(
+        missing,
+        given.parallel,
+        seconds=None if given.minutes is None else 60.0 * given.minutes,
+        starts=lambda job: note_machine(job.run_dir),
+        ended=ended,
+    )
+    print(experiment_table(write()))
+    sys.exit(1 if counts["failed"] else STOPPED if counts["stopped"] else 0)
 
 
-def jobs_of(
+def runs_of(
     experiment: Experiment,
     out: Path,
     seeds: Sequence[int] | None = None,
     arms: Sequence[str] | None = None,
     overrides: Sequence[str] = (),
-) -> list[Job]:
+) -> list[Run]:
     """Return the runs, all arms of a seed before the next seed.
 
     Raises:
@@ -103,7 +138,7 @@ def jobs_of(
         if arm not in experiment.arms:
             raise UserError(f"the experiment has no arm {arm!r}; use one of {known}")
     return [
-        Job(f"{arm}, seed {seed}", folder(out, arm, seed), words(experiment, arm, seed, overrides))
+        Run(arm, seed, folder(out, arm, seed), words(experiment, arm, seed, overrides))
         for seed in seeds or experiment.seeds
         for arm in arms or experiment.arms
     ]
@@ -132,43 +167,27 @@ def folder(out: Path, arm: str, seed: int) -> Path:
     return out / f"{''.join(c if c.isalnum() else '-' for c in arm.lower())}-{seed}"
 
 
-def is_finished(job: Job) -> bool:
-    """Return whether a run has nothing left to do.
-
-    Raises UserError if its settings are wrong, or differ from those with which it began.
-    """
-    try:
-        config = load_config(Path(job.words[0]), [*job.words[1:], f"run_dir={job.run_dir}"])
-        check_resume(config)
-    except UserError as error:
-        raise UserError(f"{job.name}: {error}") from None
-    return finished_step(config) is not None
-
-
-def write(experiment: Experiment, given: argparse.Namespace, jobs: Iterable[Job]) -> dict[str, Any]:
-    """Write the figures of all finished runs to one file, and return them."""
+def gathered(
+    name: str, experiment: Experiment, runs: Iterable[Run], overrides: Sequence[str]
+) -> dict[str, Any]:
+    """Return the experiment and the evaluations of its finished runs."""
     machines: list[dict[str, Any]] = []
-    runs = []
-    for job in jobs:
-        if not is_finished(job):
+    rows = []
+    for run in runs:
+        if not run.finished():
             continue
-        machine = json.loads((job.run_dir / MACHINE).read_text())
+        machine = json.loads((run.run_dir / MACHINE).read_text())
         if machine not in machines:
             machines.append(machine)
-        arm, _, seed = job.name.rpartition(", seed ")
-        evaluations = evaluations_of(job.run_dir)
-        at = {"arm": arm, "seed": int(seed), "machine": machines.index(machine)}
-        runs.append({**at, "evaluations": evaluations})
-    found = {
-        "experiment": given.file.stem,
+        at = {"arm": run.arm, "seed": run.seed, "machine": machines.index(machine)}
+        rows.append({**at, "evaluations": evaluations_of(run.run_dir)})
+    return {
+        "experiment": name,
         **experiment.model_dump(mode="json", exclude={"seeds"}, exclude_unset=True),
-        "overrides": given.overrides,
+        "overrides": list(overrides),
         "machines": machines,
-        "runs": runs,
+        "runs": rows,
     }
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / f"{given.file.stem}.json").write_text(compact(found))
-    return found
 
 
 def evaluations_of(run_dir: Path) -> list[dict[str, float]]:

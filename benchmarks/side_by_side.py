@@ -5,15 +5,17 @@ Every run is an `rlsys train` process with a local Ray of its own, so no run kno
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 State = Literal["finished", "failed", "stopped"]
 STOPPED: Final = 130
@@ -23,24 +25,18 @@ GRACE_S: Final = 60.0
 POLL_S: Final = 0.2
 
 
-class Job(NamedTuple):
-    """One run. Its log is beside its directory."""
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One run: its name, its directory, beside which its log is, and its command."""
 
     name: str
     run_dir: Path
-    words: Sequence[str]
-    """Configuration file and `key.path=value` settings, without run_dir."""
+    command: Sequence[str]
 
     @property
     def log(self) -> Path:
         """File with everything that the run prints."""
         return Path(f"{self.run_dir}.log")
-
-    @property
-    def command(self) -> list[str]:
-        """The command of the run."""
-        words = ["-m", "rlsys", "train", *self.words, f"run_dir={self.run_dir}"]
-        return [sys.executable, *words]
 
 
 def carry_out(
@@ -48,8 +44,8 @@ def carry_out(
     parallel: int,
     *,
     seconds: float | None = None,
+    starts: Callable[[Job], None],
     ended: Callable[[Job, State], None],
-    command: Callable[[Job], list[str]] = lambda job: job.command,
 ) -> Counter[State]:
     """Run all jobs, `parallel` at a time, in their order; a run that fails does not stop the rest.
 
@@ -58,40 +54,45 @@ def carry_out(
     killed.
 
     Args:
+        starts: called before a job is started.
         ended: called after every job that was started.
-        command: returns the command line of a job.
 
     Returns:
         How many jobs finished, failed and were stopped, including those that were never started.
     """
-    began, waiting, counts = time.monotonic(), deque(jobs), Counter[State]()
+    waiting, counts = deque(jobs), Counter[State]()
     running: dict[Job, subprocess.Popen[bytes]] = {}
-    stop_at = float("inf") if seconds is None else began + max(seconds - GRACE_S, 0.0)
-    asked = _signals_recorded()
-    stopped_at: float | None = None
-    while waiting or running:
-        now = time.monotonic()
-        if stopped_at is None and (asked or now >= stop_at):
-            stopped_at = now
-            counts["stopped"] += len(waiting)
-            waiting.clear()
-            for process in running.values():
-                process.terminate()
-        if stopped_at is not None and now >= stopped_at + GRACE_S:
-            for process in running.values():
-                os.killpg(process.pid, signal.SIGKILL)
-        while waiting and len(running) < parallel:
-            job = waiting.popleft()
-            running[job] = _start(job, command(job))
-        for job, process in list(running.items()):
-            if (code := process.poll()) is None:
-                continue
-            del running[job]
-            state = _state(code, stopped=stopped_at is not None)
-            counts[state] += 1
-            ended(job, state)
-        time.sleep(POLL_S)
+    stop_at = math.inf if seconds is None else time.monotonic() + max(seconds - GRACE_S, 0.0)
+    kill_at = math.inf
+    with _signals_recorded() as received:
+        try:
+            while waiting or running:
+                now = time.monotonic()
+                if kill_at == math.inf and (received or now >= stop_at):
+                    kill_at = now + GRACE_S
+                    counts["stopped"] += len(waiting)
+                    waiting.clear()
+                    _signal(running.values(), signal.SIGTERM)
+                elif now >= kill_at:
+                    _signal(running.values(), signal.SIGKILL)
+                while waiting and len(running) < parallel:
+                    job = waiting.popleft()
+                    starts(job)
+                    running[job] = _start(job)
+                for job in [job for job in running if running[job].poll() is not None]:
+                    state = _state(running.pop(job).returncode, stopped=kill_at < math.inf)
+                    counts[state] += 1
+                    ended(job, state)
+                time.sleep(POLL_S)
+        finally:  # an error of this process leaves no run behind
+            _signal(running.values(), signal.SIGTERM)
     return counts
+
+
+def _signal(processes: Iterable[subprocess.Popen[bytes]], number: int) -> None:
+    """Send a signal to the drivers, which take their own processes down."""
+    for process in processes:
+        process.send_signal(number)
 
 
 def _state(code: int, *, stopped: bool) -> State:
@@ -100,14 +101,14 @@ def _state(code: int, *, stopped: bool) -> State:
     return "stopped" if stopped and code in (STOPPED, -signal.SIGKILL) else "failed"
 
 
-def _start(job: Job, command: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(job: Job) -> subprocess.Popen[bytes]:
     job.run_dir.parent.mkdir(parents=True, exist_ok=True)
     # Threads that spin and workers of low priority slow tiny runs that share their cores.
     defaults = {"OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"}
     with job.log.open("ab") as log:
         # A session of its own: Ctrl-C reaches this process alone, which then stops the runs.
         return subprocess.Popen(
-            command,
+            job.command,
             env=defaults | os.environ,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -115,9 +116,16 @@ def _start(job: Job, command: Sequence[str]) -> subprocess.Popen[bytes]:
         )
 
 
-def _signals_recorded() -> list[int]:
-    """Return a list that receives the number of every SIGINT and SIGTERM from now on."""
+@contextmanager
+def _signals_recorded() -> Iterator[list[int]]:
+    """Collect the numbers of SIGINT and SIGTERM in a list for the time of the block."""
     received: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda got, _frame: received.append(got))
-    return received
+    before = {
+        number: signal.signal(number, lambda got, _frame: received.append(got))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
