@@ -71,6 +71,8 @@ class LearnerNeeds:
     """True if a frozen copy of the starting policy is loaded as well."""
     kept_for_sync: int
     """Bytes that the weight sync keeps on the rank's card."""
+    teacher: int = 0
+    """Bytes of the teacher of `distillation`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,7 @@ def learner_memory(needs: LearnerNeeds) -> LearnerMemory:
     states = [*_states(needs)]
     if needs.reference:
         states.append(Part("reference model", needs.shape.parameters * needs.itemsize))
+    states.append(Part("teacher", needs.teacher))
     if needs.kept_for_sync:
         states.append(Part("weights held for the engine", needs.kept_for_sync))
     # The head goes backward before the first layer is computed again, so the larger of both counts.
