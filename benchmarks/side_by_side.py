@@ -98,7 +98,9 @@ def _signal(processes: Iterable[subprocess.Popen[bytes]], number: int) -> None:
 def _state(code: int, *, stopped: bool) -> State:
     if code == 0:
         return "finished"
-    return "stopped" if stopped and code in (STOPPED, -signal.SIGKILL) else "failed"
+    # A run that was still loading its libraries has no handler yet and ends by the signal itself.
+    asked = (STOPPED, -signal.SIGTERM, -signal.SIGKILL)
+    return "stopped" if stopped and code in asked else "failed"
 
 
 def _start(job: Job) -> subprocess.Popen[bytes]:
