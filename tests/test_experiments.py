@@ -48,6 +48,12 @@ def write(folder: Path, **changes: Any) -> Path:
     return path
 
 
+def command(*words: object) -> subprocess.CompletedProcess[str]:
+    """What `python benchmarks/experiments.py` ends with."""
+    line = [sys.executable, str(BENCHMARKS / "experiments.py"), *map(str, words)]
+    return subprocess.run(line, capture_output=True, text=True)
+
+
 def test_runs_are_ordered_by_seed_and_later_settings_win(modules: Any, tmp_path: Path) -> None:
     experiments, _, _ = modules
     experiment = load_config(write(tmp_path), [], experiments.Experiment)
@@ -69,7 +75,7 @@ def test_runs_are_ordered_by_seed_and_later_settings_win(modules: Any, tmp_path:
 
 
 def test_wrong_input_is_one_sentence_and_starts_nothing(tmp_path: Path) -> None:
-    cases = [
+    cases: list[tuple[dict[str, Any], list[str], str]] = [
         ({}, ["--arms", "plane"], "no arm 'plane'; use one of 'plain', 'no BRPO + x'"),
         ({"baseline": "GRPO"}, [], "no arm 'GRPO'"),
         ({"arms": {"plain": ["algorithm.prio=base"]}}, [], "plain, seed 0: unknown key"),
@@ -77,8 +83,7 @@ def test_wrong_input_is_one_sentence_and_starts_nothing(tmp_path: Path) -> None:
     ]
     for changes, words, expected in cases:
         out = tmp_path / "out"
-        command = [sys.executable, BENCHMARKS / "experiments.py", write(tmp_path, **changes), out]
-        done = subprocess.run([*command, *words], capture_output=True, text=True)
+        done = command(write(tmp_path, **changes), out, *words)
         assert (done.returncode, out.exists()) == (2, False), done.stderr
         assert expected in done.stderr
 
@@ -234,8 +239,7 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
         evaluation={"problems": 2, "budgets": [8, 64]},
     )
     out = tmp_path / "out"
-    command = [sys.executable, BENCHMARKS / "experiments.py", file, out, "--parallel", "2"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = command(file, out, "--parallel", "2")
     logs = "".join(path.read_text() for path in out.glob("*.log"))
     assert done.returncode == 0, done.stdout + done.stderr + logs
     found = json.loads((out / "trial.json").read_text())
@@ -244,7 +248,7 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
     for run in found["runs"]:
         assert [e["step"] for e in run["evaluations"]] == [0, 1]
         assert run["evaluations"][1]["tokens"] > 0
-    again = subprocess.run(command, capture_output=True, text=True)
+    again = command(file, out)
     assert again.returncode == 0, again.stderr
     assert "finished" not in again.stdout  # both were skipped
     assert "| linear - uniform | 1 |" in again.stdout

@@ -18,4 +18,4 @@ class DistillationConfig(Section):
     teacher: ModelConfig
     """A frozen model with the policy's tokenizer. Every learner rank holds a whole copy of it."""
     coefficient: PositiveFloat = 1.0
-    """Weight of the teacher's advantage, in nats per unit of score."""
+    """Factor on the teacher's advantage, which is in nats."""

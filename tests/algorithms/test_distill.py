@@ -26,7 +26,9 @@ def test_equals_a_loop_over_tokens() -> None:
         [advantages_RT[r, t] + 0.3 * (teacher_RT[r, t] - policy_RT[r, t]) for t in range(7)]
         for r in range(2)
     ]
-    found = with_teacher(*map(torch.tensor, (advantages_RT, policy_RT, teacher_RT)), 0.3)
+    found = with_teacher(
+        torch.tensor(advantages_RT), torch.tensor(policy_RT), torch.tensor(teacher_RT), 0.3
+    )
     np.testing.assert_allclose(found.numpy(), slow, rtol=1e-12)
 
 

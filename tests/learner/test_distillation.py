@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import one_rank
@@ -82,7 +83,7 @@ def test_advantages_are_those_of_single_paths(
         policy, teacher = (
             iter(path_logprobs(path, sample, temperature)) for path in (model_path, teacher_path)
         )
-        advantages = []
+        advantages: list[Any] = []
         for given in sample.advantages:
             if given is None:
                 advantages.append(None)
@@ -112,7 +113,10 @@ def test_a_teacher_that_is_the_policy_teaches_nothing(model_path: str, groups: G
 def test_with_adapters_a_checkpoint_holds_no_teacher(
     model_path: str, teacher_path: str, groups: Groups, tmp_path: Path
 ) -> None:
-    settings = {"distillation": distillation(teacher_path), "lora": LoraConfig(rank=2)}
+    settings: dict[str, Any] = {
+        "distillation": distillation(teacher_path),
+        "lora": LoraConfig(rank=2),
+    }
     worker = one_rank.start(model_path, **settings)
     first = train(worker, without_scores(groups))
     assert first["grad_norm"] > 0
