@@ -244,11 +244,17 @@ def versions() -> dict[str, str]:
     return found | ({"commit": commit.stdout.strip()} if commit.returncode == 0 else {})
 
 
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     made.add_argument("file", type=Path)
     made.add_argument("out", type=Path, metavar="OUT_DIR")
-    made.add_argument("--parallel", type=int, default=1, help="runs at the same time")
+    made.add_argument("--parallel", type=_positive, default=1, help="runs at the same time")
     made.add_argument("--seeds", type=lambda t: [int(s) for s in t.split(",")])
     made.add_argument("--arms", type=lambda t: t.split(","))
     made.add_argument("--minutes", type=float, help="stop cleanly within this time")

@@ -31,6 +31,7 @@ import paper_plans
 import plan_table
 import reflection_table
 import speed_tables as speed
+from experiment_tables import experiment_table
 from rlsys.reporting.metrics_file import EvaluationRecord
 from table_runs import WARM_START, Column, Columns, Runs, markdown, read_raw, table
 
@@ -268,6 +269,11 @@ def grading() -> str:
     )
 
 
+def tiny_methods() -> str:
+    """Methods for short thoughts against GRPO and BRPO."""
+    return experiment_table(json.loads((RESULTS / "tiny_methods.json").read_text()))
+
+
 def estimator_lab() -> str:
     """Signal, noise and direction of the gradients of every method on the same trees."""
     found = json.loads((RESULTS / "estimator_lab.json").read_text())["table"]
@@ -305,6 +311,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "plans": partial(plan_table.plans, RESULTS / "learner_speed_H200.jsonl"),
     "paper-plans": paper_plans.plans,
     "estimator-lab": estimator_lab,
+    "tiny-methods": tiny_methods,
     "grading": grading,
     "svamp-medians": svamp_medians,
     "svamp-steps": partial(
