@@ -228,6 +228,7 @@ def test_figures_of_a_run(modules: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_runs_side_by_side(tmp_path: Path) -> None:
     config = tmp_path / "run.yaml"
     config.write_text(yaml.safe_dump({**CONFIG, "batch": {"problems": 2, "group_size": 2}}))
