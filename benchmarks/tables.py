@@ -33,6 +33,7 @@ import plan_table
 import reflection_table
 import serving_table
 import speed_tables as speed
+from experiment_tables import experiment_table
 from rlsys.reporting.metrics_file import EvaluationRecord
 from table_runs import WARM_START, Column, Columns, Runs, markdown, read_raw, table
 
@@ -275,6 +276,11 @@ def serving() -> str:
     return serving_table.serving(json.loads((RESULTS / "serving_tiny_cpu.json").read_text()))
 
 
+def tiny_methods() -> str:
+    """Methods for short thoughts against GRPO and BRPO."""
+    return experiment_table(json.loads((RESULTS / "tiny_methods.json").read_text()))
+
+
 def estimator_lab() -> str:
     """Signal, noise and direction of the gradients of every method on the same trees."""
     found = json.loads((RESULTS / "estimator_lab.json").read_text())["table"]
@@ -314,6 +320,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "plans": partial(plan_table.plans, RESULTS / "learner_speed_H200.jsonl"),
     "paper-plans": paper_plans.plans,
     "estimator-lab": estimator_lab,
+    "tiny-methods": tiny_methods,
     "grading": grading,
     "serving": serving,
     "allocation-tiny": partial(allocation_table.allocation, RESULTS / "allocation_tiny_cpu.jsonl"),

@@ -12,6 +12,7 @@ from learner.logprobs import PolicyModel
 from learner.lora import adapters_off
 from learner.metrics import Sums
 from learner.spec import LearnerSpec
+from rlsys.algorithms.distill import with_teacher
 from rlsys.algorithms.kl import kl_to_go
 from rlsys.algorithms.loss import LossInputs, nll_loss, policy_loss
 from rlsys.algorithms.rpo import PairInputs, pair_loss
@@ -24,14 +25,19 @@ class Objective:
     """The loss that a run minimises, on one rank."""
 
     def __init__(
-        self, engine: DeepSpeedEngine, reference: PolicyModel | None, spec: LearnerSpec
+        self,
+        engine: DeepSpeedEngine,
+        reference: PolicyModel | None,
+        teacher: PolicyModel | None,
+        spec: LearnerSpec,
     ) -> None:
-        """`reference` is None where the loss needs none, and with adapters.
+        """`reference` is None where the loss needs none, and with adapters; `teacher` without one.
 
         With adapters the starting policy is the engine's own model with the adapters off.
         """
         self._engine = engine
         self._reference = reference
+        self._teacher = teacher
         self._spec = spec
 
     def loss(self, micro: MicroBatch) -> tuple[torch.Tensor, Sums]:
@@ -68,6 +74,7 @@ class Objective:
 
     def _policy_loss(self, micro: MicroBatch) -> tuple[torch.Tensor, Sums]:
         reference_RT = self._reference_logprobs(micro) if self._spec.needs_reference else None
+        teacher_RT = self._teacher_logprobs(micro)
         logprobs_RT, entropy_RT = self.forward(micro, entropy=True)
         assert entropy_RT is not None
         # None where the training step has a single optimizer step: this pass itself is then the
@@ -81,6 +88,11 @@ class Objective:
             advantages_RT = advantages_RT - loss.kl_coefficient * kl_to_go(
                 old_RT, reference_RT, trained_RT, micro.exits_RT, loss.kl_estimator
             )
+        if self._spec.distillation is not None:
+            assert teacher_RT is not None
+            advantages_RT = with_teacher(
+                advantages_RT, old_RT, teacher_RT, self._spec.distillation.coefficient
+            )
         inputs = LossInputs(
             logprobs_T=logprobs_RT.flatten(),
             old_logprobs_T=old_RT.flatten(),
@@ -91,7 +103,11 @@ class Objective:
             entropy_T=entropy_RT.flatten(),
             sequences_T=micro.trees_RT.flatten(),
         )
-        return policy_loss(inputs, loss)
+        total, metrics = policy_loss(inputs, loss)
+        if teacher_RT is not None:
+            gap_RT = torch.where(micro.weights_RT != 0, old_RT.detach() - teacher_RT, 0.0)
+            metrics["teacher_kl_sum"] = gap_RT.sum(dtype=torch.float64)
+        return total, metrics
 
     def _pair_loss(self, micro: MicroBatch) -> tuple[torch.Tensor, Sums]:
         reference_RT = self._reference_logprobs(micro)
@@ -118,6 +134,11 @@ class Objective:
             return self._run(self._reference, micro)[0]
         with adapters_off(self._engine.module):
             return self._run(self._engine, micro)[0]
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def _teacher_logprobs(self, micro: MicroBatch) -> torch.Tensor | None:
+        """Return log-probs [R, T] under the teacher; None without one."""
+        return None if self._teacher is None else self._run(self._teacher, micro)[0]
 
     def _run(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rlsys.config import LearnerConfig, LossConfig, RpoConfig
+from rlsys.config import DistillationConfig, LearnerConfig, LossConfig, RpoConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,8 @@ class LearnerSpec:
     """Optimizer steps of the whole run, for the learning-rate schedule."""
     rpo: RpoConfig = field(default_factory=RpoConfig)
     """For the objective `rpo`."""
+    distillation: DistillationConfig | None = None
+    """The teacher, by the path of its folder; None for none."""
     optimizer_steps: int = 1
     """Optimizer steps per training step."""
     rank: int = 0

@@ -76,7 +76,7 @@ class LearnerWorker:
         return str(ray.get_runtime_context().get_node_id())
 
     def setup(self, master_address: str, master_port: int) -> None:
-        """Join the group and load the policy, and the frozen reference if the loss needs one.
+        """Join the group and load the policy, and the frozen models that the loss needs.
 
         With adapters no second model is loaded: the policy without them is the reference.
         """
@@ -86,13 +86,22 @@ class LearnerWorker:
         torch.manual_seed(spec.seed)
         np.random.seed(spec.seed)
         lora = spec.config.lora
-        policy = self._load(gradient_checkpointing=spec.config.gradient_checkpointing, lora=lora)
+        policy = self._load(
+            spec.model_path,
+            spec.dtype,
+            gradient_checkpointing=spec.config.gradient_checkpointing,
+            lora=lora,
+        )
         self.engine = build_engine(policy, spec)
         reference = None
         if spec.needs_reference and lora is None:
             # A whole copy on every rank, with ZeRO-3 too: it has neither gradients nor optimizer.
-            reference = self._load(gradient_checkpointing=False, lora=None).requires_grad_(False)
-        self._objective = Objective(self.engine, reference, spec)
+            reference = self._load(spec.model_path, spec.dtype).requires_grad_(False)
+        teacher = None
+        if spec.distillation is not None:
+            model = spec.distillation.teacher
+            teacher = self._load(model.path, model.dtype).requires_grad_(False)
+        self._objective = Objective(self.engine, reference, teacher, spec)
 
     @property
     def module(self) -> PreTrainedModel:
@@ -287,10 +296,17 @@ class LearnerWorker:
         del self._objective, self.engine
         torch.distributed.destroy_process_group()
 
-    def _load(self, *, gradient_checkpointing: bool, lora: LoraConfig | None) -> PolicyModel:
+    def _load(
+        self,
+        path: str,
+        dtype: str,
+        *,
+        gradient_checkpointing: bool = False,
+        lora: LoraConfig | None = None,
+    ) -> PolicyModel:
         return load_policy(
-            self._spec.model_path,
-            dtype=getattr(torch, self._spec.dtype),
+            path,
+            dtype=getattr(torch, dtype),
             device=self._device,
             gradient_checkpointing=gradient_checkpointing,
             # ZeRO-3 gathers parameters in hooks between the modules, which a compiled layer skips.

@@ -30,6 +30,7 @@ from rlsys.config import (
     AnytimeConfig,
     BrpoConfig,
     DdcaConfig,
+    DistillConfig,
     DlerConfig,
     GrpoConfig,
     LcpoConfig,
@@ -77,6 +78,9 @@ def _method_samples(group: Group, config: RunConfig) -> tuple[Sample, ...]:
             GrpoConfig() | DdcaConfig() | DlerConfig() | LcpoConfig() | ReinforceConfig() as single
         ):
             return single_score_samples(group, single, config.environment.longest_episode)
+        case DistillConfig():
+            # The learner adds the teacher's advantages, token by token.
+            return tuple(whole_episode(episode, 0.0) for episode in group.episodes)
         case SgrpoConfig():
             assert isinstance(config.environment, AnytimeConfig)
             return sgrpo_samples(group, config.environment.budgets)

@@ -7,6 +7,7 @@ from rlsys.config.algorithms import (
     AlgorithmConfig,
     BrpoConfig,
     DdcaConfig,
+    DistillConfig,
     DlerConfig,
     GrpoConfig,
     LcpoConfig,
@@ -42,6 +43,7 @@ from rlsys.config.dialogues import (
     EconomicsDialogue,
     OpenEnvDialogue,
 )
+from rlsys.config.distillation import DistillationConfig
 from rlsys.config.economics import (
     ArithmeticCorpus,
     CoefficientSet,
@@ -130,6 +132,8 @@ __all__ = [
     "DetectorConfig",
     "DialogueSection",
     "DialogueTraces",
+    "DistillConfig",
+    "DistillationConfig",
     "DlerConfig",
     "EconomicsConfig",
     "EconomicsDialogue",

@@ -211,6 +211,15 @@ class DlerConfig(SingleScoreConfig):
             )
 
 
+class DistillConfig(AlgorithmConfig):
+    """Learning from the teacher of `distillation` alone: scores are measured and not trained."""
+
+    method: Literal["distill"] = "distill"
+
+    def check(self, environment: EnvironmentConfig, group_size: int) -> None:
+        """Nothing is compared within a group, so any size of it will do."""
+
+
 class SgrpoConfig(AlgorithmConfig):
     """Serial-group policy optimisation (arXiv 2505.07686): the exits of one thought are the group.
 
@@ -265,6 +274,7 @@ class ReaConfig(AlgorithmConfig, ShapingConfig):
 Algorithm = Annotated[
     BrpoConfig
     | DdcaConfig
+    | DistillConfig
     | DlerConfig
     | GrpoConfig
     | LcpoConfig

@@ -14,7 +14,7 @@ from rlsys.config.environments import EnvironmentConfig
 class DialogueSection(EnvironmentConfig):
     """What all environments of several turns share: one growing sequence, a reply per turn."""
 
-    methods = ("turn_grpo",)
+    methods = ("turn_grpo", "distill")
     length_keys = "environment.reply_tokens"
 
     reply_tokens: PositiveInt = 512

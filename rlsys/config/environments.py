@@ -26,7 +26,7 @@ from rlsys.config.published import (
 class EnvironmentConfig(Section):
     """Base of the settings of every environment; a class outside rlsys derives its own from it."""
 
-    methods: ClassVar[tuple[str, ...]] = ("grpo", "ddca", "dler", "lcpo", "reinforce++")
+    methods: ClassVar[tuple[str, ...]] = ("grpo", "ddca", "dler", "lcpo", "reinforce++", "distill")
     """Values of `algorithm.method` that train these episodes. A method given as an import path is
     not compared with them."""
 
@@ -107,7 +107,7 @@ class ThoughtSection(EnvironmentConfig):
 class AnytimeConfig(ThoughtSection):
     """Thought up to the largest budget, cut at every budget, answers at every cut."""
 
-    methods = ("brpo", "grpo", "ddca", "dler", "lcpo", "reinforce++", "sgrpo")
+    methods = ("brpo", "grpo", "ddca", "dler", "lcpo", "reinforce++", "sgrpo", "distill")
     length_keys = "environment.budgets, evaluation.budgets or environment.answer_tokens"
 
     type: Literal["anytime"] = "anytime"

@@ -15,6 +15,7 @@ from rlsys.config.base import Fraction, NonNegativeInt, Section, check_budgets
 from rlsys.config.cluster import ClusterConfig
 from rlsys.config.data import DataConfig
 from rlsys.config.dialogues import DialogueSection, EconomicsDialogue, OpenEnvDialogue
+from rlsys.config.distillation import DistillationConfig
 from rlsys.config.environments import AnytimeConfig, ReflectionEpisodes, RevisionConfig
 from rlsys.config.grading import GradingConfig
 from rlsys.config.learner import BatchConfig, LearnerConfig
@@ -126,6 +127,8 @@ class RunConfig(Section):
     algorithm: Algorithm = BrpoConfig()
     """How scores become advantages. `method` may also be the import path of a class outside rlsys,
     as in my_package.my_method:MyMethod."""
+    distillation: DistillationConfig | None = None
+    """A teacher whose log-probs are a further advantage of every token; None has none."""
     loss: LossConfig = LossConfig()
     batch: BatchConfig = BatchConfig()
     learner: LearnerConfig = LearnerConfig()
@@ -157,6 +160,7 @@ class RunConfig(Section):
             )
         self._check_grading()
         self._check_cache()
+        self._check_teacher()
         return self
 
     def _check_responses(self) -> None:
@@ -226,6 +230,24 @@ class RunConfig(Section):
         """rollout.max_staleness, which every checked configuration has."""
         assert self.rollout.max_staleness is not None
         return self.rollout.max_staleness
+
+    def _check_teacher(self) -> None:
+        """Refuse to distill without a teacher, and what would drop the teacher's signal."""
+        if self.algorithm.method == "distill" and self.distillation is None:
+            raise ValueError(
+                "algorithm.method 'distill' learns from a teacher only, and there is none; set "
+                "distillation.teacher.path, or use another method"
+            )
+        if self.distillation is not None and self.batch.dynamic_sampling is not None:
+            raise ValueError(
+                "batch.dynamic_sampling drops groups whose scores give no signal, and with "
+                "distillation they have the teacher's; leave one of them out"
+            )
+        if self.distillation is not None and self.revision is not None:
+            raise ValueError(
+                "distillation does not fit environment.revision: the policy did not choose where a "
+                "revised thought ends; leave one of them out"
+            )
 
     @property
     def evaluation_budgets(self) -> tuple[int, ...]:

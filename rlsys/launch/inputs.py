@@ -6,6 +6,7 @@ from rlsys.config import RunConfig
 from rlsys.environments.base import InputContext, Inputs
 from rlsys.environments.registry import environment_class
 from rlsys.launch.preflight import check_batch, check_shares
+from rlsys.launch.teacher import check_teacher
 from rlsys.tokenization.model_folder import check_model
 from rlsys.tokenization.prompts import PromptRenderer
 from rlsys.tokenization.tokenizer import load_tokenizer
@@ -23,6 +24,9 @@ def check_inputs(config: RunConfig) -> Inputs:
     check_batch(config)
     limit = check_model(config.model, on_cpu=not config.generation.gpus_per_engine, trained=True)
     tokenizer = load_tokenizer(config.model.path)
+    teacher_limit = check_teacher(config, tokenizer)
+    if teacher_limit is not None:
+        limit = min(limit, teacher_limit)
     context = InputContext(
         config=config,
         tokenizer=tokenizer,

@@ -28,6 +28,7 @@ from rlsys.launch.placement import Placement, RayOptions, reserve_placement
 from rlsys.launch.resources import reflection_shares_policy_card
 from rlsys.launch.room import Bundle
 from rlsys.launch.runner import RayRunner
+from rlsys.launch.teacher import with_folder
 from rlsys.tokenization.model_folder import resolve_model_path
 
 if TYPE_CHECKING:
@@ -228,5 +229,6 @@ def _learner_spec(config: RunConfig) -> LearnerSpec:
         temperature=config.generation.temperature,
         objective="policy",
         total_steps=config.steps * config.batch.optimizer_steps,
+        distillation=with_folder(config.distillation),
         optimizer_steps=config.batch.optimizer_steps,
     )

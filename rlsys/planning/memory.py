@@ -73,6 +73,8 @@ class LearnerNeeds:
     """Bytes that the weight sync keeps on the rank's card."""
     offload: bool = False
     """True if the optimizer is in the host's memory."""
+    teacher: int = 0
+    """Bytes of the teacher of `distillation`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,7 @@ def learner_memory(needs: LearnerNeeds) -> LearnerMemory:
     states = [*_states(needs)]
     if needs.reference:
         states.append(Part("reference model", needs.shape.parameters * needs.itemsize))
+    states.append(Part("teacher", needs.teacher))
     if needs.kept_for_sync:
         states.append(Part("weights held for the engine", needs.kept_for_sync))
     # The head goes backward before the first layer is computed again, so the larger of both counts.

@@ -49,14 +49,16 @@ class Shapes:
 
     policy: ModelShape
     reflection: ModelShape | None = None
+    teacher: ModelShape | None = None
 
 
 def read_shapes(config: RunConfig) -> Shapes:
     """Read the config.json of every model of a run. Raises ModelError."""
-    revision = config.revision
+    revision, teacher = config.revision, config.distillation
     return Shapes(
         policy=read_shape(config.model.path),
         reflection=None if revision is None else read_shape(revision.model.path),
+        teacher=None if teacher is None else read_shape(teacher.teacher.path),
     )
 
 
@@ -109,7 +111,7 @@ def plan_run(
         for wanted in (Lengths(), lengths or Lengths())
     )
     rows = learner_rows(config, longest)
-    needs = _learner_needs(config, shapes.policy, longest, rows)
+    needs = _learner_needs(config, shapes, longest, rows)
     learner = learner_memory(needs)
     memory = (card.memory, host_memory or 0)
     engine = _engine(config, config.model, config.generation, shapes.policy, memory, longest)
@@ -140,7 +142,7 @@ def plan_run(
         engine=engine,
         reflection=reflection,
         places=places,
-        time=_time(config, shapes.policy, card, expected, engine) if on_cards else None,
+        time=_time(config, shapes, card, expected, engine) if on_cards else None,
         faults=(
             *_too_long(config, shapes.policy, longest),
             *_no_cache("generation", engine),
@@ -162,9 +164,9 @@ def trained_parameters(config: RunConfig, shape: ModelShape) -> int:
 
 
 def _learner_needs(
-    config: RunConfig, shape: ModelShape, tree: EpisodeTree, rows: LearnerRows
+    config: RunConfig, shapes: Shapes, tree: EpisodeTree, rows: LearnerRows
 ) -> LearnerNeeds:
-    learner, size = config.learner, itemsize(config.model)
+    learner, size, shape = config.learner, itemsize(config.model), shapes.policy
     weights = shape.parameters * size
     bucket = min(config.sync.bucket_mib << 20, weights)
     # By CUDA IPC every bucket stays on the card until the same bucket of the next sync replaces it,
@@ -186,7 +188,14 @@ def _learner_needs(
         reference=config.loss.kl_coefficient > 0 and learner.lora is None,
         kept_for_sync=kept,
         offload=learner.optimizer.offload is not None,
+        teacher=_teacher_bytes(config, shapes),
     )
+
+
+def _teacher_bytes(config: RunConfig, shapes: Shapes) -> int:
+    if config.distillation is None or shapes.teacher is None:
+        return 0
+    return shapes.teacher.parameters * itemsize(config.distillation.teacher)
 
 
 def _compiled(learner: LearnerConfig) -> bool:
@@ -238,11 +247,12 @@ def _learner_parts(memory: LearnerMemory) -> tuple[Part, ...]:
 
 
 def _time(
-    config: RunConfig, shape: ModelShape, card: Card, tree: EpisodeTree, engine: EngineMemory
+    config: RunConfig, shapes: Shapes, card: Card, tree: EpisodeTree, engine: EngineMemory
 ) -> StepTime:
     batch, learner, generation = config.batch, config.learner, config.generation
     size = itemsize(config.model)
-    reference = config.loss.kl_coefficient > 0
+    reference, shape = config.loss.kl_coefficient > 0, shapes.policy
+    teacher = 0.0 if shapes.teacher is None else shapes.teacher.parameters / shape.parameters
     return StepTime(
         generation=generation_stages(
             GenerationLoad(
@@ -271,7 +281,7 @@ def _time(
                 checkpointing=learner.gradient_checkpointing,
                 compiled=_compiled(learner),
                 # Old log-probs are computed only where the weights change within the step.
-                extra_forwards=reference + (batch.optimizer_steps > 1),
+                extra_forwards=reference + teacher + (batch.optimizer_steps > 1),
             ),
             card,
         ),

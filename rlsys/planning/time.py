@@ -208,8 +208,9 @@ class TrainingLoad:
     checkpointing: bool
     compiled: bool
     """True if every layer is compiled."""
-    extra_forwards: int
-    """Forward passes beside that of the loss: for old log-probs and for the reference model."""
+    extra_forwards: float
+    """Forward passes beside that of the loss: for old log-probs and frozen models. A teacher counts
+    by its parameters over those of the policy."""
 
 
 def training_flops(load: TrainingLoad) -> int:

@@ -50,8 +50,11 @@ class Health:
     """Watches the metrics of a run."""
 
     def __init__(self, config: RunConfig) -> None:
-        self._rules = [_truncation(config), _no_signal(), _mismatch(config)]
+        self._rules = [_truncation(config), _mismatch(config)]
         self._rules += [_learner_waits(), _engines_wait(config)]
+        # A teacher trains groups whose scores are all equal, too.
+        if config.distillation is None:
+            self._rules.append(_no_signal())
         self._recent: dict[str, deque[float]] = {}
         self._first: dict[str, float] = {}
         self._said: set[str] = set()

@@ -18,9 +18,12 @@ from rlsys.config import (
     AnytimeConfig,
     BrpoConfig,
     DdcaConfig,
+    DistillationConfig,
+    DistillConfig,
     DlerConfig,
     GrpoConfig,
     LcpoConfig,
+    ModelConfig,
     OverlongConfig,
     ReinforceConfig,
     RunConfig,
@@ -242,6 +245,17 @@ def test_length_counts_all_sampled_tokens_of_a_response(
         thought_T, answer_T = advantages_of(sample, 1), advantages_of(sample, 3)
         assert_allclose(thought_T, np.full(len(sample.segments[1].token_ids), expected), atol=1e-5)
         assert_allclose(answer_T, [expected], atol=1e-5)
+
+
+def test_distill_trains_every_sampled_token_without_its_score() -> None:
+    budgets = (2, 4)
+    group = group_of(rolled_out(3, True, budgets, [0, 1]))
+    environment = AnytimeConfig(budgets=budgets, answers=1)
+    taught = DistillationConfig(teacher=ModelConfig())
+    config = RunConfig(environment=environment, algorithm=DistillConfig(), distillation=taught)
+    (sample,) = build_samples(group, config)
+    assert sample.num_trained == 3 + 1 + 2
+    assert not has_signal([sample])
 
 
 def test_sgrpo_puts_later_exits_on_a_thought_and_its_own_exit_on_an_answer() -> None:

@@ -39,6 +39,15 @@ def test_methods_that_fit(tmp_path: Path, method: str, words: list[str]) -> None
     assert config.resolved_loss.normalise_advantages == expected
 
 
+def test_a_teacher_needs_no_group_and_fits_beside_scores(tmp_path: Path) -> None:
+    teacher = "distillation.teacher.path=tiny-reflective"
+    alone = load(tmp_path, "algorithm.method=distill", teacher, "batch.group_size=1")
+    assert alone.distillation is not None
+    assert alone.distillation.coefficient == 1.0
+    beside = load(tmp_path, "algorithm.method=brpo", teacher, "distillation.coefficient=0.1")
+    assert beside.algorithm.method == "brpo"
+
+
 def test_one_thought_is_a_group_for_sgrpo_alone(tmp_path: Path) -> None:
     alone = ["batch.group_size=1"]
     assert load(tmp_path, "algorithm.method=sgrpo", *SEVERAL, *alone).batch.group_size == 1
@@ -118,6 +127,12 @@ def test_one_thought_is_a_group_for_sgrpo_alone(tmp_path: Path) -> None:
             ["batch.dynamic_sampling=1.01"],
             ("batch.dynamic_sampling 1.01 replaces no group of batch.problems 32", "1.03125"),
         ),
+        (["algorithm.method=distill"], ("'distill' learns from a teacher", "teacher.path")),
+        (
+            ["distillation.teacher.path=tiny", "batch.dynamic_sampling=2"],
+            ("batch.dynamic_sampling drops groups", "distillation"),
+        ),
+        (["distillation.coefficient=0.5"], ("distillation.teacher is missing",)),
         (["loss.dual_clip=1"], ("loss.dual_clip is 1", "greater than 1")),
     ],
 )

@@ -101,10 +101,10 @@ def test_frozen_weights_have_neither_gradients_nor_moments() -> None:
     assert total(memory.states) == 2 * QWEN2_1_5B.parameters + 18 * 1_000_000
 
 
-def test_a_reference_and_a_sync_take_memory_for_the_whole_run() -> None:
+def test_frozen_models_and_a_sync_take_memory_for_the_whole_run() -> None:
     plain = learner_memory(needs(TOY))
-    both = learner_memory(needs(TOY, reference=True, kept_for_sync=1000))
-    assert both.peak - plain.peak == 2 * TOY.parameters + 1000
+    both = learner_memory(needs(TOY, reference=True, teacher=500, kept_for_sync=1000))
+    assert both.peak - plain.peak == 2 * TOY.parameters + 1500
 
 
 def test_the_head_by_hand() -> None:

@@ -57,6 +57,19 @@ def places(*words: str) -> dict[str, list[str]]:
     }
 
 
+def test_a_teacher_takes_memory_and_seconds_of_the_learner() -> None:
+    teacher = shape_of({**QWEN2_1_5B, "num_hidden_layers": 56})
+    words = ("distillation.teacher.path=tiny", "distillation.teacher.dtype=bfloat16")
+    taught = plan_run(
+        settings(*ON_CARDS, *words), Shapes(policy=SHAPES.policy, teacher=teacher), CARDS["h100"]
+    )
+    plain = planned(*ON_CARDS)
+    assert taught.learner.peak - plain.learner.peak == 2 * teacher.parameters
+    assert taught.time is not None
+    assert plain.time is not None
+    assert taught.time.training[0].seconds > plain.time.training[0].seconds
+
+
 def test_places() -> None:
     assert places() == {"host": ["learner rank 0", "engine 0"]}
     assert places(*ON_CARDS, "learner.ranks=2") == {

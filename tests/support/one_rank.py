@@ -9,7 +9,7 @@ from typing import Any, Literal
 from learner.plan import make_plan
 from learner.spec import LearnerSpec
 from learner.worker import LearnerWorker
-from rlsys.config import LearnerConfig, LossConfig, OptimizerConfig
+from rlsys.config import DistillationConfig, LearnerConfig, LossConfig, OptimizerConfig
 from rlsys.types import Sample
 
 Groups = Sequence[tuple[Sample, ...]]
@@ -29,6 +29,7 @@ def start(
     betas: tuple[float, float] = (0.9, 0.95),
     temperature: float = 0.8,
     offload: Literal["cpu"] | None = None,
+    distillation: DistillationConfig | None = None,
     **config: Any,
 ) -> LearnerWorker:
     """A worker that is set up; further keywords go to LearnerConfig.
@@ -45,6 +46,7 @@ def start(
         config=LearnerConfig(optimizer=optimizer, **{"row_tokens": ROW_TOKENS, **config}),
         loss=loss,
         temperature=temperature,
+        distillation=distillation,
         objective=objective,
         total_steps=10,
     )

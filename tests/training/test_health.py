@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rlsys.config import RolloutConfig, RunConfig
+from rlsys.config import DistillationConfig, ModelConfig, RolloutConfig, RunConfig
 from rlsys.training.health import STEPS, Health
 
 SYNCHRONOUS = RunConfig()
+TAUGHT = RunConfig(distillation=DistillationConfig(teacher=ModelConfig()))
 AHEAD = RunConfig(rollout=RolloutConfig(max_staleness=2))
 REFLECTION = RunConfig.model_validate(
     {"environment": {"type": "reflection"}, "algorithm": {"method": "rea"}}
@@ -52,6 +53,7 @@ def test_a_healthy_run_has_no_warning() -> None:
         (AHEAD, gaps(0.004, 0.008)),
         (AHEAD, gaps(1e-7, 1e-3)),  # it has grown, but is still too small to matter
         (AHEAD, gaps(0.1, 0.2)),  # bfloat16
+        (TAUGHT, [{"groups/signal": 0.0, "time/generation": 2.0, "time/step": 4.0}] * 5),
     ):
         health = Health(config)
         assert [health.warnings(step) for step in steps] == [[]] * len(steps)

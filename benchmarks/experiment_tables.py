@@ -1,0 +1,106 @@
+"""Tables from the file of an experiment (benchmarks/experiments.py).
+
+Accuracy at every budget, the mean over the budgets (anytime accuracy), lengths and tokens of every
+arm, as means over seeds with 95 % t intervals; then the differences from the baseline arm, paired
+by seed. The last budget is the largest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from table_runs import markdown, mean_and_interval
+
+Numbers = Mapping[str, float]
+"""An evaluation: step, tokens sampled for training until then, and what was measured."""
+Seeds = dict[int, Numbers]
+"""The evaluation of every seed of an arm that is compared."""
+LENGTH: Final = "thought/length"
+
+
+def experiment_table(found: Mapping[str, Any]) -> str:
+    """Return the table of an experiment. `seeds` counts runs; differences count pairs of them."""
+    compared_at = found.get("compared_at", "steps")
+    runs = [run for run in found["runs"] if run["evaluations"]]
+    if not runs:
+        return "no run has finished"
+    place = shared_place(runs, compared_at)
+    name = f"{place:,.0f} {'sampled tokens' if compared_at == 'tokens' else 'steps'}"
+    ends: dict[str, Seeds] = {}
+    for run in runs:
+        ends.setdefault(run["arm"], {})[run["seed"]] = at(run["evaluations"], compared_at, place)
+    starts = warm_starts(runs)
+    budgets = sorted((k for k in starts[min(starts)] if k.isdecimal()), key=int)
+    rows = [["warm start", str(len(starts)), *cells(list(starts.values()), budgets)]]
+    rows += [
+        [arm, str(len(seeds)), *cells(list(seeds.values()), budgets)] for arm, seeds in ends.items()
+    ]
+    base = ends.get(found["baseline"], {})
+    for arm, seeds in ends.items():
+        pairs = [(seeds[seed], base[seed]) for seed in seeds if seed in base]
+        if arm == found["baseline"] or not pairs:
+            continue
+        rows.append([f"{arm} - {found['baseline']}", str(len(pairs)), *gaps(pairs, budgets)])
+    return markdown(
+        [f"after {name}", "seeds", *budgets, "anytime", "thought length", "tokens, M"], rows
+    )
+
+
+def shared_place(runs: Sequence[Mapping[str, Any]], key: str) -> float:
+    """Return the largest step, or number of tokens, that every run has reached."""
+    key = "tokens" if key == "tokens" else "step"
+    return float(min(run["evaluations"][-1][key] for run in runs))
+
+
+def at(evaluations: Sequence[Numbers], key: str, place: float) -> Numbers:
+    """Return the numbers of a run at a step or after a number of sampled tokens.
+
+    Evaluations are rarely made at the same number of tokens, so the numbers in between are on the
+    straight line between the two evaluations around it.
+    """
+    key = "tokens" if key == "tokens" else "step"
+    places = [e[key] for e in evaluations]
+    return {
+        name: float(np.interp(place, places, [e[name] for e in evaluations]))
+        for name in evaluations[0]
+        if all(name in e for e in evaluations)
+    }
+
+
+def warm_starts(runs: Sequence[Mapping[str, Any]]) -> Seeds:
+    """Return one evaluation per seed before training: the mean over the arms.
+
+    All arms of a seed start from one policy, so their measurements are not independent runs.
+    """
+    of_seed: dict[int, list[Numbers]] = {}
+    for run in runs:
+        of_seed.setdefault(run["seed"], []).append(run["evaluations"][0])
+    return {
+        seed: {name: float(np.mean([e[name] for e in every])) for name in every[0]}
+        for seed, every in of_seed.items()
+    }
+
+
+def anytime(numbers: Numbers, budgets: Sequence[str]) -> float:
+    """Return the mean accuracy over the budgets."""
+    return float(np.mean([numbers[b] for b in budgets]))
+
+
+def cells(seeds: Sequence[Numbers], budgets: Sequence[str]) -> list[str]:
+    """Return the cells of an arm after its name and count."""
+    columns = [[n[b] for n in seeds] for b in budgets] + [[anytime(n, budgets) for n in seeds]]
+    made = [mean_and_interval(values, ".3f") for values in columns]
+    made.append(mean_and_interval([n[LENGTH] for n in seeds], ".1f"))
+    return [*made, mean_and_interval([n["tokens"] / 1e6 for n in seeds], ".2f")]
+
+
+def gaps(pairs: Sequence[tuple[Numbers, Numbers]], budgets: Sequence[str]) -> list[str]:
+    """Return the cells of the differences between two arms, paired by seed."""
+    columns = [[a[b] - c[b] for a, c in pairs] for b in budgets]
+    columns.append([anytime(a, budgets) - anytime(c, budgets) for a, c in pairs])
+    made = [mean_and_interval(values, "+.3f") for values in columns]
+    made.append(mean_and_interval([a[LENGTH] - c[LENGTH] for a, c in pairs], "+.1f"))
+    return [*made, mean_and_interval([(a["tokens"] - c["tokens"]) / 1e6 for a, c in pairs], "+.2f")]
