@@ -1,4 +1,4 @@
-"""A tokenizer with merges and a chat template like Qwen3's: tools, and thoughts that are dropped."""
+"""A tokenizer with merges; its chat template has tools and drops thoughts, as that of Qwen3."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ Write = Callable[[GenerationRequest], Sequence[int]]
 
 
 class Engine:
-    """Writes what a test wants, as far as the limit allows, with log-probs that are all different."""
+    """Writes what a test wants, up to the limit, with log-probs that are all different."""
 
     def __init__(self, write: Write) -> None:
         self.sampled: list[tuple[GenerationRequest, Completion]] = []
@@ -133,7 +133,7 @@ async def wander(seed: int) -> tuple[Session, Engine, int]:
     drifted = 0
     for _ in range(rng.randint(3, 12)):
         reply = await ask(session, chat, tools=[CALCULATOR] if seed % 2 else [])
-        request, completion = engine.sampled[-1]
+        _, completion = engine.sampled[-1]
         ids = completion.token_ids.tolist()
         drifted += encode(TOKENIZER, TOKENIZER.decode(ids)) != ids
         match rng.randint(0, 5):
@@ -196,7 +196,7 @@ def test_a_rewritten_history_is_a_branch_that_shares_what_is_equal() -> None:
 
     asyncio.run(play())
     assert session.branches == 2
-    prompt, _, rewritten, _ = session.tree.segments
+    _, _, rewritten, _ = session.tree.segments
     shared = encode(TOKENIZER, "<|im_start|>user\nin<|im_end|>\n<|im_start|>user\n")
     assert (rewritten.parent, rewritten.cut) == (0, len(shared))
     assert rewritten.token_ids[0] == encode(TOKENIZER, "an")[0]
@@ -345,7 +345,7 @@ REFUSED = (
     (b'{"model": "policy", "messages": [{"role": "user"}], "temperature": "a"}', "a number"),
     (b'{"model": "policy", "messages": [{"role": "assistant"}]}', "the last message"),
     (b'{"model": "policy", "messages": [{"role": "robot"}]}', "needs a role"),
-    (b'{"model": "policy", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "not text"),
+    (b'{"model": "policy", "messages": [{"role": "user", "content": [{}]}]}', "is not text"),
     (b'{"model": "policy", "messages": [{"role": "user"}], "tools": [{}]}', "with a name"),
 )  # fmt: skip
 

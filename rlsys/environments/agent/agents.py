@@ -1,0 +1,184 @@
+"""Agents in processes that can be killed: start one, wait for its result, end it with its children.
+
+rlsys.environments.agent.host is the process that starts them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+from rlsys.environments.agent import host
+from rlsys.environments.agent.interface import Endpoint, Task
+from rlsys.environments.agent.session import Session
+from rlsys.errors import ConfigError
+
+IMPORT_LIMIT_S: Final = 300.0
+"""How long the import of an agent may take when it is checked."""
+_LINE_BYTES: Final = 16 * host.OUTPUT_BYTES
+"""Longest message of the host: JSON may write one byte of an output as several."""
+
+
+class Result(NamedTuple):
+    """How an agent ended: with a score, with an answer to grade, or with a failure."""
+
+    reward: float | None = None
+    answer: str | None = None
+    failure: str | None = None
+
+
+class Agents:
+    """Runs agents, many at once. Use it from one event loop only."""
+
+    def __init__(self, agent: str | None, command: Sequence[str], limit_s: float) -> None:
+        """Nothing is started yet.
+
+        Args:
+            agent: `module:function`, or None if `command` is run in its place.
+            command: program and arguments of an agent.
+            limit_s: most seconds that an agent itself may take; see Session.agent_s.
+        """
+        self._agent = agent
+        self._command = list(command)
+        self._limit_s = limit_s
+        self._numbers = count()
+        self._ends: dict[int, asyncio.Future[Result]] = {}
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+
+    async def run(self, task: Task, endpoint: Endpoint, session: Session) -> Result:
+        """Run one agent to its end.
+
+        Its processes are gone when this returns. If this raises or is cancelled, they are killed.
+        Raises the error of the policy if the policy fails.
+        """
+        process = await self._running()
+        number = next(self._numbers)
+        end: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._ends[number] = end
+        command = None if self._agent else self._command
+        self._send(
+            process,
+            id=number,
+            command=command,
+            task=task._asdict(),
+            endpoint=endpoint._asdict(),
+        )
+        failed = asyncio.ensure_future(session.failed.wait())
+        try:
+            while not (end.done() or failed.done()):
+                left = self._limit_s - session.agent_s()
+                if left <= 0:
+                    self._send(process, kill=number)
+                    await end
+                    return Result(failure=f"the agent took more than {self._limit_s:g} s")
+                # The clock of the agent stands still while the policy writes, so look again.
+                await asyncio.wait((end, failed), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if session.error is not None:
+                raise session.error
+            return end.result()
+        finally:
+            failed.cancel()
+            if not end.done():
+                self._send(process, kill=number)
+            self._ends.pop(number, None)
+
+    async def close(self) -> None:
+        """End the host and with it all agents."""
+        if self._process is not None:
+            self._end_input(self._process)
+            await self._process.wait()
+        if self._reader is not None:
+            await self._reader
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        """Return the host; one that died is started again."""
+        async with self._starting:
+            if self._process is None or self._process.returncode is not None:
+                self._process = await asyncio.create_subprocess_exec(
+                    *_command(self._agent),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env=_variables(),
+                    limit=_LINE_BYTES,
+                )
+                self._reader = asyncio.create_task(self._read(self._process))
+            return self._process
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while line := await process.stdout.readline():
+            message = json.loads(line)
+            end = self._ends.get(message.get("id"))
+            if end is not None and not end.done():
+                end.set_result(_result(message["output"], message["failure"]))
+        await process.wait()
+        for end in self._ends.values():
+            if not end.done():
+                end.set_result(Result(failure="the process that starts the agents ended"))
+
+    @staticmethod
+    def _send(process: asyncio.subprocess.Process, **message: object) -> None:
+        assert process.stdin is not None
+        with suppress(OSError, RuntimeError):  # the host is gone, which `_read` notices
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+
+    @staticmethod
+    def _end_input(process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def check_agent(agent: str) -> None:
+    """Import an agent in a process of its own. Raises ConfigError if that fails."""
+    done = subprocess.run(
+        _command(agent),
+        input="",  # a pipe that ends at once, and with it the host
+        capture_output=True,
+        text=True,
+        env=_variables(),
+        timeout=IMPORT_LIMIT_S,
+    )
+    if done.returncode:
+        reason = done.stderr.strip().rpartition("\n")[2]
+        raise ConfigError(
+            f"environment.agent {agent!r} cannot be imported ({reason}); write it like "
+            "my_package.my_module:my_agent, and start rlsys in the folder that holds it"
+        )
+
+
+def _command(agent: str | None) -> list[str]:
+    return [sys.executable, "-m", host.__name__, *([agent] if agent else [])]
+
+
+def _variables() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
+
+
+def _result(output: str, failure: str | None) -> Result:
+    """Read the last line of an agent's output: {"reward": 0.5} or {"answer": "42"}."""
+    if failure is not None:
+        return Result(failure=failure)
+    lines = [line for line in output.splitlines() if line.strip()]
+    last = lines[-1] if lines else ""
+    try:
+        found: Any = json.loads(last)
+    except (ValueError, RecursionError):
+        found = None
+    match found:
+        case {"reward": bool() | int() | float() as reward} if math.isfinite(reward):
+            return Result(reward=float(reward))
+        case {"answer": str() as answer}:
+            return Result(answer=answer)
+    return Result(
+        failure=f"the agent returned {last[:100]!r}, which is neither a finite reward nor an answer"
+    )

@@ -1,0 +1,267 @@
+"""The process that starts agents: one fork per episode, which it can kill with all it has started.
+
+Run as `python -m rlsys.environments.agent.host [MODULE:FUNCTION]` by the module `agents` beside it.
+The module of the agent is imported once, before the first fork, so an episode costs milliseconds.
+Only the standard library is imported here: each fork has a copy.
+
+    in    {"id": 3, "command": [...] or null, "task": {...}, "endpoint": {...}}    start an agent
+          {"kill": 3}                                                             end it
+    out   {"id": 3, "output": "...", "failure": null or "..."}                     it has ended
+
+An agent gets a session of its own (setsid). At its end all processes of this session are killed,
+and so are processes that left it: this process adopts them (PR_SET_CHILD_SUBREAPER) and knows them
+by the API key in their environment. If standard input ends, everything is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import importlib
+import inspect
+import json
+import os
+import selectors
+import signal
+import sys
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from rlsys.environments.agent.interface import Endpoint, Task
+
+OUTPUT_BYTES: Final = 2**16
+"""Last bytes that are kept of the output of an agent, and of its errors."""
+KILL_ATTEMPTS, KILL_PAUSE_S = 200, 0.01
+KEY_VARIABLE: Final = "OPENAI_API_KEY"
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_libc = ctypes.CDLL(None)
+
+
+def load_agent(path: str) -> Any:
+    """Return the function that `module:function` names. Raises ImportError or AttributeError."""
+    module, _, name = path.partition(":")
+    # Behind all other folders, so that no file of the user replaces a library.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    return getattr(importlib.import_module(module), name)
+
+
+class _Job:
+    """A running agent."""
+
+    def __init__(self, number: int, key: str, pid: int, output: int, errors: int) -> None:
+        self.number, self.key, self.pid = number, key, pid
+        self.pipes = {output: bytearray(), errors: bytearray()}
+        self.output, self.errors = output, errors
+
+    def read(self, pipe: int) -> bool:
+        """Keep what a pipe holds; False at its end."""
+        with suppress(BlockingIOError):
+            while data := os.read(pipe, 65536):
+                kept = self.pipes[pipe]
+                kept += data
+                del kept[:-OUTPUT_BYTES]
+            return False
+        return True
+
+    def text(self, pipe: int) -> str:
+        return self.pipes[pipe].decode(errors="replace")
+
+
+class Host:
+    """Starts, watches and ends agents until standard input ends."""
+
+    def __init__(self, agent: Any) -> None:
+        self._agent = agent
+        self._jobs: dict[int, _Job] = {}
+        self._selector = selectors.DefaultSelector()
+        self._input = bytearray()
+
+    def serve(self) -> None:
+        """Serve until the parent is gone."""
+        wakeup, written = os.pipe()
+        for pipe in (0, wakeup, written):
+            os.set_blocking(pipe, False)
+        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        self._selector.register(0, selectors.EVENT_READ, None)
+        self._selector.register(wakeup, selectors.EVENT_READ, None)
+        try:
+            while True:
+                ready = {key.fd: key.data for key, _ in self._selector.select()}
+                if 0 in ready and not self._read_input():
+                    return
+                for pipe, job in ready.items():
+                    if job is not None and not job.read(pipe):
+                        self._selector.unregister(pipe)
+                # Last, because it closes the pipes of the agents that have ended.
+                if wakeup in ready:
+                    os.read(wakeup, 4096)
+                    self._reap()
+        finally:
+            for job in list(self._jobs.values()):
+                self._kill(job)
+
+    def _read_input(self) -> bool:
+        """Do what complete lines ask for; False at the end of the input."""
+        data = os.read(0, 2**20)
+        self._input += data
+        *lines, rest = bytes(self._input).split(b"\n")
+        self._input = bytearray(rest)
+        for line in lines:
+            message = json.loads(line)
+            if "kill" in message:
+                for job in list(self._jobs.values()):
+                    if job.number == message["kill"]:
+                        self._kill(job)
+            else:
+                self._start(message)
+        return bool(data)
+
+    def _start(self, message: dict[str, Any]) -> None:
+        output, output_end = os.pipe()
+        errors, errors_end = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _run_agent(self._agent, message, output_end, errors_end)
+        os.close(output_end)
+        os.close(errors_end)
+        job = _Job(message["id"], message["endpoint"]["api_key"], pid, output, errors)
+        self._jobs[pid] = job
+        for pipe in job.pipes:
+            os.set_blocking(pipe, False)
+            self._selector.register(pipe, selectors.EVENT_READ, job)
+
+    def _reap(self) -> None:
+        """Take the exit status of every process that has ended; adopted ones have no job."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if (job := self._jobs.pop(pid, None)) is not None:
+                self._end(job, os.waitstatus_to_exitcode(status))
+
+    def _end(self, job: _Job, code: int) -> None:
+        self._kill(job)
+        for pipe in job.pipes:
+            if pipe in self._selector.get_map():
+                job.read(pipe)
+                self._selector.unregister(pipe)
+            os.close(pipe)
+        lines = [line.strip() for line in job.text(job.errors).splitlines() if line.strip()]
+        failure = None
+        if code != 0:
+            ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            failure = f"the agent {ended}" + (f" ({lines[-1][:300]})" if lines else "")
+        answer = {"id": job.number, "output": job.text(job.output), "failure": failure}
+        print(json.dumps(answer), flush=True)
+
+    def _kill(self, job: _Job) -> None:
+        """Kill the agent and every process that it has started."""
+        with suppress(ProcessLookupError):
+            os.kill(job.pid, signal.SIGKILL)
+        # What it started may start more before the signal arrives, so look again.
+        for _ in range(KILL_ATTEMPTS):
+            found = self._started_by(job)
+            for pid in found:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if not found:
+                return
+            time.sleep(KILL_PAUSE_S)
+
+    def _started_by(self, job: _Job) -> list[int]:
+        """Return the living processes of the agent's session, and those adopted with its key."""
+        me, found = os.getpid(), []
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit():
+                continue
+            with suppress(OSError):
+                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+                state, parent, session = fields[0], int(fields[1]), int(fields[3])
+                pid = int(entry)
+                if state in "ZX" or pid == job.pid:
+                    continue
+                if session == job.pid or (
+                    parent == me and pid not in self._jobs and _has_key(pid, job.key)
+                ):
+                    found.append(pid)
+        return found
+
+
+def _has_key(pid: int, key: str) -> bool:
+    """True if the environment of a process holds the API key of an episode."""
+    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return f"{KEY_VARIABLE}={key}".encode() in variables
+
+
+def _run_agent(agent: Any, message: dict[str, Any], output: int, errors: int) -> NoReturn:
+    """In the fork: run the agent and end; never return."""
+    code = 1
+    try:
+        os.setsid()
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # if this host is killed
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        task, endpoint = Task(**message["task"]), Endpoint(**message["endpoint"])
+        os.environ |= {
+            "OPENAI_BASE_URL": endpoint.base_url,
+            KEY_VARIABLE: endpoint.api_key,
+            "OPENAI_MODEL": endpoint.model,
+        }
+        for name in ("no_proxy", "NO_PROXY"):  # a proxy cannot reach the loopback address
+            os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1")))
+        os.dup2(errors, 2)
+        if message["command"]:
+            os.dup2(_file_with(json.dumps(message["task"])), 0)
+            os.dup2(output, 1)
+            os.execvp(message["command"][0], message["command"])
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(2, 1)  # what the agent prints is not its result
+        result = agent(task, endpoint)
+        if inspect.isawaitable(result):
+            result = asyncio.run(_awaited(result))
+        kind = "answer" if isinstance(result, str) else "reward"
+        value = result if isinstance(result, str) else float(result)
+        with os.fdopen(output, "w") as pipe:
+            pipe.write(json.dumps({kind: value}))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
+
+
+def _file_with(text: str) -> int:
+    """Return a descriptor from which `text` can be read; a pipe would hold only its beginning."""
+    file = os.memfd_create("task")
+    os.write(file, text.encode())
+    os.lseek(file, 0, os.SEEK_SET)
+    return file
+
+
+def main() -> None:
+    """Import the agent, tell that it is there, and serve."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, and with it the input
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    agent = load_agent(sys.argv[1]) if len(sys.argv) > 1 else None
+    print(json.dumps({"ready": True}), flush=True)
+    Host(agent).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""Agents in real processes over real HTTP, with a fake engine: scores, failures, nothing left."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from scripted import RightIfItSaysSo, sample
+
+from rlsys.algorithms.samples import build_samples
+from rlsys.config import RunConfig
+from rlsys.environments.agent import host
+from rlsys.environments.agent.environment import AgentEnvironment
+from rlsys.environments.base import RolloutContext
+from rlsys.errors import ConfigError, EngineError
+from rlsys.tokenization.prompts import PromptRenderer
+from rlsys.tokenization.tokenizer import encode, load_tokenizer
+from rlsys.types import Completion, GenerationRequest, Group, Kind, Problem
+
+TOKENIZER = load_tokenizer("tiny")
+TALKING, SILENT = "some_agents", "silent_agents"
+PROBLEM = Problem(id="p", text="3+2", answer="5")
+
+
+class Engine:
+    """Writes `12</think>5` and the end of turn."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.requests: list[GenerationRequest] = []
+        self._error = error
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
+        self.requests += requests
+        if self._error is not None:
+            raise self._error
+        ids = [*encode(TOKENIZER, "12</think> 5 "), TOKENIZER.eos_token_id]
+        return [[sample(request, ids)] for request in requests]
+
+
+def config_of(**settings: Any) -> RunConfig:
+    environment = {"type": "agent", "think_end": "</think>", "budget": 64, **settings}
+    return RunConfig.model_validate(
+        {
+            "environment": environment,
+            "algorithm": {"method": "grpo"},
+            "batch": {"problems": 1, "group_size": 2},
+        }
+    )
+
+
+def play(engine: Engine | None = None, **settings: Any) -> tuple[Group, AgentEnvironment]:
+    """Roll out one group, and check that no process is left."""
+    config = config_of(**settings)
+    environment = AgentEnvironment(
+        RolloutContext(
+            config=config,
+            role="training",
+            tokenizer=TOKENIZER,
+            decode=lambda ids: str(TOKENIZER.decode(ids, skip_special_tokens=True)),
+            renderer=PromptRenderer(TOKENIZER, config.data.prompt),
+            generator=engine or Engine(),
+            grader=RightIfItSaysSo(),
+            max_length=1024,
+        )
+    )
+
+    async def roll() -> Group:
+        try:
+            group = await environment.rollout(0, PROBLEM)
+            (process,) = psutil.Process().children()
+            assert process.children() == []  # every agent is gone before its group is finished
+            return group
+        finally:
+            await environment.close()
+
+    group = asyncio.run(roll())
+    assert psutil.Process().children() == []
+    return group, environment
+
+
+def test_an_agent_is_scored_by_its_answer_and_its_replies_are_trained() -> None:
+    engine = Engine()
+    group, environment = play(engine, agent=f"{TALKING}:twice")
+    for episode in group.episodes:
+        kinds = [segment.kind for segment in episode.segments]
+        assert kinds == [Kind.PROMPT, Kind.ANSWER, Kind.OBSERVATION, Kind.ANSWER]
+        assert episode.scores.tolist() == [1.0]
+        assert episode.agent == (2, 1, None)
+        texts = [TOKENIZER.decode(segment.token_ids) for segment in episode.segments]
+        assert texts == [
+            "<bos>3+2=<think>",
+            "12</think> 5 <eos>",
+            "and again=<think>",
+            "12</think> 5 <eos>",
+        ]
+    assert len({request.seed for request in engine.requests}) == 4
+    samples = build_samples(group, config_of(agent=f"{TALKING}:twice"))
+    assert [a is None for a in samples[0].advantages] == [True, False, True, False]
+    report = environment.report(group, samples)
+    numbers = {name: values.tolist() for name, values in report.numbers.items()}
+    assert numbers["agent/calls"] == [2.0, 2.0]
+    assert numbers["agent/failed"] == [0.0, 0.0]
+    assert numbers["agent/budget"] == [14 / 64] * 2
+
+
+def test_a_rewritten_history_is_a_second_branch_of_the_episode() -> None:
+    group, _ = play(agent=f"{TALKING}:rewrites")
+    episode = group.episodes[0]
+    assert episode.agent == (3, 2, None)
+    assert episode.scores.tolist() == [0.5]
+    segments = episode.segments
+    assert [s.parent for s in segments] == [-1, 0, 1, 2, 0, 4]
+    assert TOKENIZER.decode(segments[4].token_ids) == "1<eos>12\n<think>"
+
+
+@pytest.mark.parametrize(
+    ("agent", "calls", "limit_s", "words"),
+    [
+        (f"{TALKING}:raises", 1, 300.0, "exit code 1 (KeyError: 'no such page')"),
+        (f"{SILENT}:kills_itself", 0, 300.0, "killed by signal 9"),
+        (f"{SILENT}:hangs", 0, 3.0, "took more than 3 s"),
+        (f"{SILENT}:returns_nothing", 0, 300.0, "exit code 1 (TypeError: float() argument"),
+        (f"{SILENT}:returns_nan", 0, 300.0, "neither a finite reward nor an answer"),
+    ],
+)
+def test_an_agent_that_fails_scores_0_and_leaves_nothing(
+    agent: str, calls: int, limit_s: float, words: str
+) -> None:
+    before = {process.pid for process in psutil.process_iter() if _sleeps(process)}
+    group, environment = play(agent=agent, time_limit_s=limit_s)
+    assert [episode.scores.tolist() for episode in group.episodes] == [[0.0], [0.0]]
+    for episode in group.episodes:
+        assert episode.agent is not None
+        assert episode.agent.calls == calls
+        assert words in str(episode.agent.failure)
+    report = environment.report(group, ())
+    assert report.numbers["agent/failed"].tolist() == [1.0, 1.0]
+    after = {process.pid for process in psutil.process_iter() if _sleeps(process)}
+    assert after <= before
+
+
+def _sleeps(process: psutil.Process) -> bool:
+    try:
+        return "import time; time.sleep(10_000)" in process.cmdline()
+    except psutil.Error:
+        return False
+
+
+def test_an_agent_without_calls_has_a_score_and_nothing_to_train() -> None:
+    group, environment = play(agent=f"{SILENT}:idle")
+    assert [episode.scores.tolist() for episode in group.episodes] == [[1.0], [1.0]]
+    assert [s.kind for s in group.episodes[0].segments] == [Kind.PROMPT]
+    report = environment.report(group, build_samples(group, config_of(agent=f"{SILENT}:idle")))
+    assert (report.versions, report.signal) == (None, True)
+
+
+def test_a_budget_is_spent_to_the_last_token_and_then_calls_are_refused() -> None:
+    group, _ = play(agent=f"{TALKING}:floods")
+    for episode in group.episodes:
+        assert episode.sampled_tokens() == 64
+        assert episode.scores.tolist() == [10 / 20]  # 7 tokens a reply
+
+
+def test_a_command_is_an_agent_too(tmp_path: Path) -> None:
+    script = tmp_path / "agent.py"
+    script.write_text(
+        "import json, os, sys\n"
+        "from openai import OpenAI\n"
+        "task = json.load(sys.stdin)\n"
+        "assert [model.id for model in OpenAI().models.list()] == [os.environ['OPENAI_MODEL']]\n"
+        "messages = [{'role': 'user', 'content': task['text']}]\n"
+        "OpenAI().chat.completions.create(model='policy', messages=messages)\n"
+        "print('some text')\n"
+        "print(json.dumps({'reward': 0.25}))\n"
+    )
+    group, _ = play(command=[sys.executable, str(script)])
+    assert [episode.agent for episode in group.episodes] == [(1, 1, None)] * 2
+    assert group.episodes[0].scores.tolist() == [0.25]
+
+
+def test_an_engine_that_fails_ends_the_run_and_not_the_episode() -> None:
+    with pytest.raises(EngineError, match="gone"):
+        play(Engine(EngineError("gone")), agent=f"{TALKING}:twice")
+
+
+def test_requests_without_the_key_of_an_episode_are_refused() -> None:
+    import httpx
+
+    from rlsys.environments.agent.server import ChatServer
+
+    async def ask() -> list[tuple[int, str]]:
+        server = ChatServer()
+        await server.start()
+        try:
+            async with httpx.AsyncClient(trust_env=False) as client:
+                answers = [
+                    await client.get(f"{server._url}/models", headers=headers)
+                    for headers in ({}, {"Authorization": "Bearer guess"}, {"Authorization": ""})
+                ]
+            return [(a.status_code, a.json()["error"]["code"]) for a in answers]
+        finally:
+            await server.close()
+
+    assert asyncio.run(ask()) == [(401, "invalid_api_key")] * 3
+
+
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        ("no_such_module:agent", "No module named 'no_such_module'"),
+        ("silent_agents:nobody", "no attribute 'nobody'"),
+    ],
+)
+def test_an_agent_that_cannot_be_imported_is_refused_before_the_run(agent: str, words: str) -> None:
+    from rlsys.environments.agent.agents import check_agent
+
+    check_agent(f"{SILENT}:idle")
+    with pytest.raises(ConfigError, match=words):
+        check_agent(agent)
+
+
+def test_the_host_imports_nothing_but_the_standard_library() -> None:
+    code = (
+        "import sys; before = set(sys.modules); "
+        f"import {host.__name__}; "
+        "print([m for m in set(sys.modules) - before if m.partition('.')[0] in "
+        "('numpy', 'torch', 'pydantic', 'transformers', 'aiohttp')])"
+    )
+    import subprocess
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
