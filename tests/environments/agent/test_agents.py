@@ -3,84 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+import httpx
 import psutil
 import pytest
-from scripted import RightIfItSaysSo, sample
+from agent_play import TOKENIZER, Engine, config_of, play
 
 from rlsys.algorithms.samples import build_samples
-from rlsys.config import RunConfig
 from rlsys.environments.agent import host
-from rlsys.environments.agent.environment import AgentEnvironment
-from rlsys.environments.base import RolloutContext
+from rlsys.environments.agent.agents import check_agent
+from rlsys.environments.agent.server import ChatServer
 from rlsys.errors import ConfigError, EngineError
-from rlsys.tokenization.prompts import PromptRenderer
-from rlsys.tokenization.tokenizer import encode, load_tokenizer
-from rlsys.types import Completion, GenerationRequest, Group, Kind, Problem
+from rlsys.types import Kind
 
-TOKENIZER = load_tokenizer("tiny")
 TALKING, SILENT = "some_agents", "silent_agents"
-PROBLEM = Problem(id="p", text="3+2", answer="5")
-
-
-class Engine:
-    """Writes `12</think>5` and the end of turn."""
-
-    def __init__(self, error: Exception | None = None) -> None:
-        self.requests: list[GenerationRequest] = []
-        self._error = error
-
-    async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
-        self.requests += requests
-        if self._error is not None:
-            raise self._error
-        ids = [*encode(TOKENIZER, "12</think> 5 "), TOKENIZER.eos_token_id]
-        return [[sample(request, ids)] for request in requests]
-
-
-def config_of(**settings: Any) -> RunConfig:
-    environment = {"type": "agent", "think_end": "</think>", "budget": 64, **settings}
-    return RunConfig.model_validate(
-        {
-            "environment": environment,
-            "algorithm": {"method": "grpo"},
-            "batch": {"problems": 1, "group_size": 2},
-        }
-    )
-
-
-def play(engine: Engine | None = None, **settings: Any) -> tuple[Group, AgentEnvironment]:
-    """Roll out one group, and check that no process is left."""
-    config = config_of(**settings)
-    environment = AgentEnvironment(
-        RolloutContext(
-            config=config,
-            role="training",
-            tokenizer=TOKENIZER,
-            decode=lambda ids: str(TOKENIZER.decode(ids, skip_special_tokens=True)),
-            renderer=PromptRenderer(TOKENIZER, config.data.prompt),
-            generator=engine or Engine(),
-            grader=RightIfItSaysSo(),
-            max_length=1024,
-        )
-    )
-
-    async def roll() -> Group:
-        try:
-            group = await environment.rollout(0, PROBLEM)
-            (process,) = psutil.Process().children()
-            assert process.children() == []  # every agent is gone before its group is finished
-            return group
-        finally:
-            await environment.close()
-
-    group = asyncio.run(roll())
-    assert psutil.Process().children() == []
-    return group, environment
 
 
 def test_an_agent_is_scored_by_its_answer_and_its_replies_are_trained() -> None:
@@ -185,14 +124,10 @@ def test_a_command_is_an_agent_too(tmp_path: Path) -> None:
 
 def test_an_engine_that_fails_ends_the_run_and_not_the_episode() -> None:
     with pytest.raises(EngineError, match="gone"):
-        play(Engine(EngineError("gone")), agent=f"{TALKING}:twice")
+        play(Engine(error=EngineError("gone")), agent=f"{TALKING}:twice")
 
 
 def test_requests_without_the_key_of_an_episode_are_refused() -> None:
-    import httpx
-
-    from rlsys.environments.agent.server import ChatServer
-
     async def ask() -> list[tuple[int, str]]:
         server = ChatServer()
         await server.start()
@@ -217,8 +152,6 @@ def test_requests_without_the_key_of_an_episode_are_refused() -> None:
     ],
 )
 def test_an_agent_that_cannot_be_imported_is_refused_before_the_run(agent: str, words: str) -> None:
-    from rlsys.environments.agent.agents import check_agent
-
     check_agent(f"{SILENT}:idle")
     with pytest.raises(ConfigError, match=words):
         check_agent(agent)
@@ -231,7 +164,5 @@ def test_the_host_imports_nothing_but_the_standard_library() -> None:
         "print([m for m in set(sys.modules) - before if m.partition('.')[0] in "
         "('numpy', 'torch', 'pydantic', 'transformers', 'aiohttp')])"
     )
-    import subprocess
-
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
