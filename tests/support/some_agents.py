@@ -46,6 +46,21 @@ async def rewrites(task: Task, endpoint: Endpoint) -> float:
     return len(completion.choices[0].message.content or "") % 2 / 2
 
 
+async def streams(task: Task, endpoint: Endpoint) -> float:
+    """Reads a reply as events; returns the tokens that they count."""
+    stream = await client_of(endpoint).chat.completions.create(
+        model=endpoint.model,
+        messages=[{"role": "user", "content": task.text}],
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = [chunk async for chunk in stream]
+    deltas = [chunk.choices[0] for chunk in chunks if chunk.choices]
+    assert [delta.delta.content for delta in deltas] == [" 5 ", None], deltas
+    assert [delta.finish_reason for delta in deltas] == [None, "stop"], deltas
+    return float(chunks[-1].usage.completion_tokens)
+
+
 async def raises(task: Task, endpoint: Endpoint) -> float:
     await asks(endpoint, task.text)
     raise KeyError("no such page")

@@ -26,9 +26,10 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from rlsys.environments.agent.interface import Endpoint, Task
 
@@ -103,8 +104,12 @@ class Host:
                     os.read(wakeup, 4096)
                     self._reap()
         finally:
-            for job in list(self._jobs.values()):
-                self._kill(job)
+            self._kill(list(self._jobs.values()))
+            # Daemons that an agent forked without its key, if there are any.
+            for process in processes():
+                if process.parent == os.getpid():
+                    with suppress(ProcessLookupError):
+                        os.kill(process.pid, signal.SIGKILL)
 
     def _read_input(self) -> bool:
         """Do what complete lines ask for; False at the end of the input."""
@@ -115,9 +120,7 @@ class Host:
         for line in lines:
             message = json.loads(line)
             if "kill" in message:
-                for job in list(self._jobs.values()):
-                    if job.number == message["kill"]:
-                        self._kill(job)
+                self._kill([j for j in self._jobs.values() if j.number == message["kill"]])
             else:
                 self._start(message)
         return bool(data)
@@ -138,18 +141,17 @@ class Host:
 
     def _reap(self) -> None:
         """Take the exit status of every process that has ended; adopted ones have no job."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if (job := self._jobs.pop(pid, None)) is not None:
-                self._end(job, os.waitstatus_to_exitcode(status))
+        ended: list[tuple[_Job, int]] = []
+        with suppress(ChildProcessError):
+            while (status := os.waitpid(-1, os.WNOHANG))[0]:
+                if (job := self._jobs.pop(status[0], None)) is not None:
+                    ended.append((job, os.waitstatus_to_exitcode(status[1])))
+        self._kill([job for job, _ in ended])
+        for job, code in ended:
+            self._end(job, code)
 
     def _end(self, job: _Job, code: int) -> None:
-        self._kill(job)
+        """Send the result of an agent that has ended."""
         for pipe in job.pipes:
             if pipe in self._selector.get_map():
                 job.read(pipe)
@@ -163,13 +165,14 @@ class Host:
         answer = {"id": job.number, "output": job.text(job.output), "failure": failure}
         print(json.dumps(answer), flush=True)
 
-    def _kill(self, job: _Job) -> None:
-        """Kill the agent and every process that it has started."""
-        with suppress(ProcessLookupError):
-            os.kill(job.pid, signal.SIGKILL)
-        # What it started may start more before the signal arrives, so look again.
-        for _ in range(KILL_ATTEMPTS):
-            found = self._started_by(job)
+    def _kill(self, jobs: Collection[_Job]) -> None:
+        """Kill agents and every process that they have started."""
+        for job in jobs:
+            with suppress(ProcessLookupError):
+                os.kill(job.pid, signal.SIGKILL)
+        # What they started may start more before the signal arrives, so look again.
+        for _ in range(KILL_ATTEMPTS if jobs else 0):
+            found = [p.pid for p in processes() if self._is_of(p, jobs)]
             for pid in found:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -177,29 +180,39 @@ class Host:
                 return
             time.sleep(KILL_PAUSE_S)
 
-    def _started_by(self, job: _Job) -> list[int]:
-        """Return the living processes of the agent's session, and those adopted with its key."""
-        me, found = os.getpid(), []
-        for entry in os.listdir("/proc"):
-            if not entry.isdigit():
-                continue
+    def _is_of(self, process: Process, jobs: Collection[_Job]) -> bool:
+        """True for a process in the session of an agent, or adopted with the key of one."""
+        if process.pid in self._jobs or any(process.pid == job.pid for job in jobs):
+            return False
+        if any(process.session == job.pid for job in jobs):
+            return True
+        return process.parent == os.getpid() and _has_key(process.pid, [job.key for job in jobs])
+
+
+class Process(NamedTuple):
+    """A process that has not ended."""
+
+    pid: int
+    parent: int
+    session: int
+
+
+def processes() -> Iterator[Process]:
+    """Yield all processes of this machine, zombies left out."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
             with suppress(OSError):
                 fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
-                state, parent, session = fields[0], int(fields[1]), int(fields[3])
-                pid = int(entry)
-                if state in "ZX" or pid == job.pid:
-                    continue
-                if session == job.pid or (
-                    parent == me and pid not in self._jobs and _has_key(pid, job.key)
-                ):
-                    found.append(pid)
-        return found
+                if fields[0] not in "ZX":
+                    yield Process(int(entry), int(fields[1]), int(fields[3]))
 
 
-def _has_key(pid: int, key: str) -> bool:
-    """True if the environment of a process holds the API key of an episode."""
-    variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return f"{KEY_VARIABLE}={key}".encode() in variables
+def _has_key(pid: int, keys: Collection[str]) -> bool:
+    """True if the environment of a process holds the API key of one of the episodes."""
+    with suppress(OSError):
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return any(f"{KEY_VARIABLE}={key}".encode() in variables for key in keys)
+    return False
 
 
 def _run_agent(agent: Any, message: dict[str, Any], output: int, errors: int) -> NoReturn:

@@ -6,6 +6,7 @@ at the same time share one address and cannot read or continue each other's epis
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,7 +67,13 @@ class ChatServer:
             return _refused(refusal)
         except web.HTTPRequestEntityTooLarge:
             return _refused(Refusal(f"the body has more than {MAX_BODY_BYTES} bytes", status=413))
-        return web.json_response(reply.body(session.calls))
+        if not chat.stream:
+            return web.json_response(reply.body(session.calls))
+        events = reply.events(session.calls, usage=chat.stream_usage)
+        lines = [*map(json.dumps, events), "[DONE]"]
+        return web.Response(
+            text="".join(f"data: {line}\n\n" for line in lines), content_type="text/event-stream"
+        )
 
     async def _models(self, request: web.Request) -> web.Response:
         try:

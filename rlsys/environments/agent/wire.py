@@ -21,7 +21,6 @@ _IGNORED: Final = ("user", "metadata", "store", "parallel_tool_calls")
 """Options that have no influence on what is sampled."""
 _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "n": (1,),
-    "stream": (False,),
     "top_p": (1,),
     "presence_penalty": (0,),
     "frequency_penalty": (0,),
@@ -32,7 +31,10 @@ _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "tool_choice": ("auto", "none"),
 }
 """Options whose other values are refused; these are what a run does anyway."""
-_READ: Final = ("model", "messages", "tools", "temperature", "max_tokens", "max_completion_tokens")
+_READ: Final = (
+    *("model", "messages", "tools", "temperature", "max_tokens", "max_completion_tokens"),
+    *("stream", "stream_options"),
+)
 
 
 class Refusal(Exception):
@@ -59,6 +61,10 @@ class ChatRequest(NamedTuple):
     """Empty without tools, or where the request forbids their use."""
     temperature: float | None
     max_tokens: int | None
+    stream: bool = False
+    """Send the reply as events. There is one event with the whole message: replies leave the engine
+    when they are complete."""
+    stream_usage: bool = False
 
 
 class ToolCall(NamedTuple):
@@ -96,28 +102,47 @@ class ChatReply(NamedTuple):
             message["tool_calls"] = [call.as_json() for call in self.calls]
         return message
 
+    @property
+    def finish_reason(self) -> str:
+        """Why the reply ended."""
+        return "length" if not self.stopped else "tool_calls" if self.calls else "stop"
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """The exact token counts."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.reply_tokens,
+            "total_tokens": self.prompt_tokens + self.reply_tokens,
+        }
+
     def body(self, number: int) -> dict[str, object]:
         """Return the JSON object of the response to call `number` of a session."""
-        finish = "length" if not self.stopped else "tool_calls" if self.calls else "stop"
-        return {
-            "id": f"chatcmpl-{number}",
-            "object": "chat.completion",
-            "created": 0,
-            "model": MODEL,
-            "choices": [
-                {
-                    "index": 0,
-                    "message": self.message(),
-                    "logprobs": None,
-                    "finish_reason": finish,
-                }
-            ],
-            "usage": {
-                "prompt_tokens": self.prompt_tokens,
-                "completion_tokens": self.reply_tokens,
-                "total_tokens": self.prompt_tokens + self.reply_tokens,
-            },
+        choice = {
+            "index": 0,
+            "message": self.message(),
+            "logprobs": None,
+            "finish_reason": self.finish_reason,
         }
+        return _head(number, "chat.completion") | {"choices": [choice], "usage": self.usage}
+
+    def events(self, number: int, *, usage: bool) -> list[dict[str, object]]:
+        """Return the JSON objects of a streamed response, with the whole message in the first."""
+        delta = self.message()
+        if self.calls:
+            calls = [{"index": i, **call.as_json()} for i, call in enumerate(self.calls)]
+            delta["tool_calls"] = calls
+        events: list[dict[str, object]] = [
+            {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": self.finish_reason}]},
+        ]
+        if usage:
+            events.append({"choices": [], "usage": self.usage})
+        return [_head(number, "chat.completion.chunk") | event for event in events]
+
+
+def _head(number: int, kind: str) -> dict[str, object]:
+    return {"id": f"chatcmpl-{number}", "object": kind, "created": 0, "model": MODEL}
 
 
 def read_request(body: bytes) -> ChatRequest:
@@ -138,6 +163,8 @@ def read_request(body: bytes) -> ChatRequest:
         tools=() if fields.get("tool_choice") == "none" else tuple(tools),
         temperature=_number(fields, "temperature"),
         max_tokens=_tokens(fields),
+        stream=fields.get("stream") is True,
+        stream_usage=_wants_usage(fields.get("stream_options")),
     )
 
 
@@ -232,6 +259,10 @@ def _tokens(fields: Mapping[str, Any]) -> int | None:
     if not all(type(limit) is int and limit > 0 for limit in given):
         raise Refusal("max_tokens and max_completion_tokens must be whole numbers above 0")
     return min(given, default=None)
+
+
+def _wants_usage(options: object) -> bool:
+    return isinstance(options, dict) and options.get("include_usage") is True
 
 
 def _first_line(error: Exception) -> str:

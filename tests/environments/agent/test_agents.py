@@ -98,6 +98,12 @@ def test_an_agent_without_calls_has_a_score_and_nothing_to_train() -> None:
     assert (report.versions, report.signal) == (None, True)
 
 
+def test_a_reply_may_be_streamed() -> None:
+    group, _ = play(agent=f"{TALKING}:streams")
+    assert [episode.agent for episode in group.episodes] == [(1, 1, None)] * 2
+    assert group.episodes[0].scores.tolist() == [7.0]
+
+
 def test_a_budget_is_spent_to_the_last_token_and_then_calls_are_refused() -> None:
     group, _ = play(agent=f"{TALKING}:floods")
     for episode in group.episodes:

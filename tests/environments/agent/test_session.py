@@ -337,7 +337,7 @@ REFUSED = (
     (b'{"model": "policy", "messages": []}', "at least one message"),
     (b'{"model": "gpt-5", "messages": []}', "'gpt-5' is not served here"),
     (b'{"model": "policy", "messages": [{"role": "user"}], "n": 2}', "n 2 is not supported"),
-    (b'{"model": "policy", "messages": [{"role": "user"}], "stream": true}', "stream true"),
+    (b'{"model": "policy", "messages": [{"role": "user"}], "top_p": 0.5}', "top_p 0.5"),
     (b'{"model": "policy", "messages": [{"role": "user"}], "logit_bias": {"1": 2}}', "logit_bias"),
     (b'{"model": "policy", "messages": [{"role": "user"}], "stop": "x"}', "stop"),
     (b'{"model": "policy", "messages": [{"role": "user"}], "top_k": 2}', "'top_k' is not"),
