@@ -15,7 +15,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, Final
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, BadRequestError
 
 from rlsys.environments.agent.interface import Endpoint, Task
 
@@ -51,9 +51,12 @@ async def solve(task: Task, endpoint: Endpoint) -> str:
         {"role": "user", "content": task.text},
     ]
     for _ in range(MOST_CALLS):
-        completion = await client.chat.completions.create(
-            model=endpoint.model, messages=chat, tools=[CALCULATOR]
-        )
+        try:
+            completion = await client.chat.completions.create(
+                model=endpoint.model, messages=chat, tools=[CALCULATOR]
+            )
+        except BadRequestError:  # the budget or the context is used up
+            break
         reply = completion.choices[0].message
         chat.append(reply)
         if not reply.tool_calls:
