@@ -31,7 +31,7 @@ class AgentConfig(EnvironmentConfig):
     time_limit_s: PositiveFloat = 300.0
     """How long an agent may take, without the time in which the policy writes its replies. An agent
     that takes longer is killed, and its episode scores 0."""
-    max_agents: PositiveInt = 256
+    max_agents: PositiveInt = 64
     """Agents that run at the same time, for each environment actor."""
 
     @model_validator(mode="after")

@@ -63,12 +63,10 @@ def config_of(**settings: Any) -> RunConfig:
     )
 
 
-def play(
-    engine: Engine | None = None, problem: Problem = PROBLEM, **settings: Any
-) -> tuple[Group, AgentEnvironment]:
-    """Roll out one group; at its end no agent is left, and after `close` no process."""
+def environment_of(engine: Engine | None = None, **settings: Any) -> AgentEnvironment:
+    """The environment of training groups."""
     config = config_of(**settings)
-    environment = AgentEnvironment(
+    return AgentEnvironment(
         RolloutContext(
             config=config,
             role="training",
@@ -81,6 +79,12 @@ def play(
         )
     )
 
+
+def play(
+    engine: Engine | None = None, problem: Problem = PROBLEM, **settings: Any
+) -> tuple[Group, AgentEnvironment]:
+    """Roll out one group; at its end no agent is left, and after `close` no process."""
+    environment = environment_of(engine, **settings)
     others = set(psutil.Process().children())
 
     async def roll() -> Group:

@@ -61,7 +61,8 @@ class Agents:
         Its processes are gone when this returns. If this raises or is cancelled, they are killed.
         Raises the error of the policy if the policy fails.
         """
-        process = await self._running()
+        process = self._process
+        assert process is not None, "start() comes before run()"
         number = next(self._numbers)
         end: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._ends[number] = end
@@ -100,25 +101,35 @@ class Agents:
         if self._reader is not None:
             await self._reader
 
-    async def _running(self) -> asyncio.subprocess.Process:
-        """Return the host; one that died is started again."""
+    async def start(self) -> None:
+        """Start the host and wait for its import of the agent; one that died is started again.
+
+        Raises ConfigError if the agent cannot be imported on this node.
+        """
         async with self._starting:
-            if self._process is None or self._process.returncode is not None:
-                self._process = await asyncio.create_subprocess_exec(
-                    *_command(self._agent),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    env=_variables(),
-                    limit=_LINE_BYTES,
+            if self._process is not None and self._process.returncode is None:
+                return
+            process = await asyncio.create_subprocess_exec(
+                *_command(self._agent),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=_variables(),
+                limit=_LINE_BYTES,
+            )
+            assert process.stdout is not None
+            if not await process.stdout.readline():
+                raise ConfigError(
+                    f"environment.agent {self._agent!r} cannot be imported on every node of the "
+                    "run; install it there, and set RLSYS_ACTOR_LOGS=1 to see why"
                 )
-                self._reader = asyncio.create_task(self._read(self._process))
-            return self._process
+            self._process = process
+            self._reader = asyncio.create_task(self._read(process))
 
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         while line := await process.stdout.readline():
             message = json.loads(line)
-            end = self._ends.get(message.get("id"))
+            end = self._ends.get(message["id"])
             if end is not None and not end.done():
                 end.set_result(_result(message["output"], message["failure"]))
         await process.wait()
@@ -161,7 +172,9 @@ def _command(agent: str | None) -> list[str]:
 
 
 def _variables() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
+    """Return the environment of agents: ours, without what would let them join the Ray cluster."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return ours | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
 
 
 def _result(output: str, failure: str | None) -> Result:

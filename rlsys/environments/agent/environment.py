@@ -108,8 +108,15 @@ class AgentEnvironment(ProblemEnvironment):
     async def _episode(self, index: int, problem: Problem, number: int) -> Episode:
         # From the index of the group alone, so that all episodes of a group get the same task.
         seed = derive_seed(self.context.seed, index, "task") & MAX_SEED
-        task = Task(id=problem.id, text=problem.text, answer=problem.answer, seed=seed)
+        task = Task(
+            id=problem.id,
+            text=problem.text,
+            answer=problem.answer,
+            seed=seed,
+            budget=self._policy.budget,
+        )
         async with self._places:
+            await self._agents.start()
             session = Session(self._policy, derive_seed(self.context.seed, index, "agent", number))
             with self._server.serving(session) as endpoint:
                 result = await self._agents.run(task, endpoint, session)

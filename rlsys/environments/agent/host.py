@@ -6,7 +6,8 @@ Only the standard library is imported here: each fork has a copy.
 
     in    {"id": 3, "command": [...] or null, "task": {...}, "endpoint": {...}}    start an agent
           {"kill": 3}                                                             end it
-    out   {"id": 3, "output": "...", "failure": null or "..."}                     it has ended
+    out   {"ready": true}                                                          first of all
+          {"id": 3, "output": "...", "failure": null or "..."}                     it has ended
 
 An agent gets a session of its own (setsid). At its end all processes of this session are killed,
 and so are processes that left it: this process adopts them (PR_SET_CHILD_SUBREAPER) and knows them

@@ -22,6 +22,9 @@ class Task(NamedTuple):
     """The gold answer; several are joined by the ASCII unit separator."""
     seed: int
     """The same in all episodes of a group, for environments that draw their own tasks."""
+    budget: int
+    """Most sampled tokens of the episode. `usage.completion_tokens` of every reply is taken from it
+    exactly."""
 
 
 class Endpoint(NamedTuple):

@@ -27,6 +27,7 @@ from rlsys.tokenization.think import ThoughtEnd
 from rlsys.types import Completion, Decode, GenerationRequest, Generator, Kind, Tokens
 
 _CLOSED: Final = "this session is over, because its episode has ended"
+_UNREAD: Final = "the agent has closed the connection"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,12 +137,14 @@ class Session:
                 f"temperature {request.temperature:g} is not that of the run, "
                 f"{policy.temperature:g}; leave it out"
             )
+        if not is_read():  # it gave up while other calls of the session were served
+            raise Refusal(_UNREAD)
         before, prompt = self._prompt(request)
         room = self._room(prompt, request.max_tokens)
         completion = await self._sample(prompt.ids, room)
         self._refuse_if_closed()
         if not is_read():
-            raise Refusal("the agent has closed the connection")
+            raise Refusal(_UNREAD)
         # Nothing of a call is kept unless the agent gets its reply.
         place = self.tree.add_text(prompt.place, prompt.new, prompt.kind)
         place = self.tree.add_reply(place, completion)

@@ -10,15 +10,18 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from agent_play import TOKENIZER, Engine, config_of, play
+from agent_play import TOKENIZER, Engine, config_of, environment_of, play
 
 from rlsys.algorithms.samples import build_samples
 from rlsys.environments.agent import host
-from rlsys.environments.agent.agents import check_agent
+from rlsys.environments.agent.agents import Agents, Result, check_agent
+from rlsys.environments.agent.interface import Endpoint, Task
 from rlsys.environments.agent.server import ChatServer
+from rlsys.environments.agent.session import Session
 from rlsys.errors import ConfigError, EngineError
 from rlsys.types import Kind
 
+TASK = Task(id="p", text="", answer="", seed=0, budget=64)
 TALKING, SILENT = "some_agents", "silent_agents"
 
 
@@ -102,6 +105,33 @@ def test_a_reply_may_be_streamed() -> None:
     group, _ = play(agent=f"{TALKING}:streams")
     assert [episode.agent for episode in group.episodes] == [(1, 1, None)] * 2
     assert group.episodes[0].scores.tolist() == [7.0]
+
+
+def test_agents_end_with_the_process_that_started_them_and_others_start_again() -> None:
+    async def play_on() -> tuple[Result, Result]:
+        agents = Agents(f"{SILENT}:hangs", (), 300.0)
+        endpoint = Endpoint(base_url="http://127.0.0.1:1/v1", api_key="k", model="policy")
+        session = Session(environment_of(agent=f"{SILENT}:hangs")._policy, 0)
+        await agents.start()
+        (host,) = psutil.Process().children()
+        running = asyncio.ensure_future(agents.run(TASK, endpoint, session))
+        while not host.children():
+            await asyncio.sleep(0.01)
+        started = host.children()
+        host.kill()
+        first = await running
+        psutil.wait_procs(started, 60)
+        assert not any(process.is_running() for process in started)
+        await agents.start()
+        agents._limit_s = 0.5
+        second = await agents.run(TASK, endpoint, session)
+        await agents.close()
+        return first, second
+
+    first, second = asyncio.run(play_on())
+    assert "process that starts the agents ended" in str(first.failure)
+    assert "took more than 0.5 s" in str(second.failure)
+    assert psutil.Process().children() == []
 
 
 def test_a_budget_is_spent_to_the_last_token_and_then_calls_are_refused() -> None:
