@@ -12,7 +12,8 @@ from rlsys.environments.agent.interface import Endpoint, Task
 
 
 def hangs(task: Task, endpoint: Endpoint) -> float:
-    """Starts a child, and a daemon in a session of its own; then no one ends."""
+    """Starts a child, one that writes without end, and a daemon in a session; then none ends."""
+    subprocess.Popen(["yes"])
     sleep = [sys.executable, "-c", "import time; time.sleep(10_000)"]
     subprocess.Popen(sleep)
     daemon = f"import subprocess, os; os.setsid(); subprocess.Popen({sleep!r})"

@@ -51,6 +51,8 @@ class Agents:
         self._limit_s = limit_s
         self._numbers = count()
         self._ends: dict[int, asyncio.Future[Result]] = {}
+        self._keys: dict[int, str] = {}
+        self._pids: dict[int, int] = {}
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
@@ -65,7 +67,7 @@ class Agents:
         assert process is not None, "start() comes before run()"
         number = next(self._numbers)
         end: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._ends[number] = end
+        self._ends[number], self._keys[number] = end, endpoint.api_key
         command = None if self._agent else self._command
         self._send(
             process,
@@ -91,7 +93,8 @@ class Agents:
             failed.cancel()
             if not end.done():
                 self._send(process, kill=number)
-            self._ends.pop(number, None)
+            for known in (self._ends, self._keys, self._pids):
+                known.pop(number, None)
 
     async def close(self) -> None:
         """End the host and with it all agents."""
@@ -130,9 +133,15 @@ class Agents:
         while line := await process.stdout.readline():
             message = json.loads(line)
             end = self._ends.get(message["id"])
-            if end is not None and not end.done():
+            if end is None or end.done():  # it was cancelled
+                continue
+            if "pid" in message:
+                self._pids[message["id"]] = message["pid"]
+            else:
                 end.set_result(_result(message["output"], message["failure"]))
         await process.wait()
+        if self._ends:
+            host.kill_orphans(set(self._pids.values()), set(self._keys.values()))
         for end in self._ends.values():
             if not end.done():
                 end.set_result(Result(failure="the process that starts the agents ended"))

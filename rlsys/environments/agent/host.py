@@ -7,6 +7,7 @@ Only the standard library is imported here: each fork has a copy.
     in    {"id": 3, "command": [...] or null, "task": {...}, "endpoint": {...}}    start an agent
           {"kill": 3}                                                             end it
     out   {"ready": true}                                                          first of all
+          {"id": 3, "pid": 4711}                                                   it has started
           {"id": 3, "output": "...", "failure": null or "..."}                     it has ended
 
 An agent gets a session of its own (setsid). At its end all processes of this session are killed,
@@ -27,7 +28,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
@@ -61,16 +62,20 @@ class _Job:
         self.output, self.errors = output, errors
 
     def read(self, pipe: int) -> bool:
-        """Keep what a pipe holds; False at its end."""
-        with suppress(BlockingIOError):
-            while data := os.read(pipe, 65536):
-                kept = self.pipes[pipe]
-                kept += data
-                del kept[:-OUTPUT_BYTES]
-            return False
-        return True
+        """Keep what a pipe holds now; False at its end."""
+        # One read, which empties a pipe. Until it stays empty would be for ever with an agent that
+        # writes without end.
+        try:
+            data = os.read(pipe, 2**20)
+        except BlockingIOError:
+            return True
+        kept = self.pipes[pipe]
+        kept += data
+        del kept[:-OUTPUT_BYTES]
+        return bool(data)
 
     def text(self, pipe: int) -> str:
+        """Return the last text of a pipe."""
         return self.pipes[pipe].decode(errors="replace")
 
 
@@ -107,10 +112,7 @@ class Host:
         finally:
             self._kill(list(self._jobs.values()))
             # Daemons that an agent forked without its key, if there are any.
-            for process in processes():
-                if process.parent == os.getpid():
-                    with suppress(ProcessLookupError):
-                        os.kill(process.pid, signal.SIGKILL)
+            _kill_all(lambda process: process.parent == os.getpid())
 
     def _read_input(self) -> bool:
         """Do what complete lines ask for; False at the end of the input."""
@@ -129,13 +131,14 @@ class Host:
     def _start(self, message: dict[str, Any]) -> None:
         output, output_end = os.pipe()
         errors, errors_end = os.pipe()
-        pid = os.fork()
+        parent, pid = os.getpid(), os.fork()
         if pid == 0:
-            _run_agent(self._agent, message, output_end, errors_end)
+            _run_agent(self._agent, message, output_end, errors_end, parent)
         os.close(output_end)
         os.close(errors_end)
         job = _Job(message["id"], message["endpoint"]["api_key"], pid, output, errors)
         self._jobs[pid] = job
+        print(json.dumps({"id": job.number, "pid": pid}), flush=True)
         for pipe in job.pipes:
             os.set_blocking(pipe, False)
             self._selector.register(pipe, selectors.EVENT_READ, job)
@@ -169,17 +172,10 @@ class Host:
     def _kill(self, jobs: Collection[_Job]) -> None:
         """Kill agents and every process that they have started."""
         for job in jobs:
-            with suppress(ProcessLookupError):
+            if job.pid in self._jobs:  # otherwise its id may belong to another process by now
                 os.kill(job.pid, signal.SIGKILL)
-        # What they started may start more before the signal arrives, so look again.
-        for _ in range(KILL_ATTEMPTS if jobs else 0):
-            found = [p.pid for p in processes() if self._is_of(p, jobs)]
-            for pid in found:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            if not found:
-                return
-            time.sleep(KILL_PAUSE_S)
+        if jobs:
+            _kill_all(lambda process: self._is_of(process, jobs))
 
     def _is_of(self, process: Process, jobs: Collection[_Job]) -> bool:
         """True for a process in the session of an agent, or adopted with the key of one."""
@@ -198,7 +194,28 @@ class Process(NamedTuple):
     session: int
 
 
-def processes() -> Iterator[Process]:
+def kill_orphans(leaders: Collection[int], keys: Collection[str]) -> None:
+    """Kill agents and what they started, after the death of their host.
+
+    `leaders` are the process ids of the agents, `keys` their API keys.
+    """
+    _kill_all(lambda p: p.pid in leaders or p.session in leaders or _has_key(p.pid, keys))
+
+
+def _kill_all(chosen: Callable[[Process], bool]) -> None:
+    """Kill all chosen processes."""
+    # They may start more before the signal arrives, so look again until there are none.
+    for _ in range(KILL_ATTEMPTS):
+        found = [process.pid for process in _processes() if chosen(process)]
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not found:
+            return
+        time.sleep(KILL_PAUSE_S)
+
+
+def _processes() -> Iterator[Process]:
     """Yield all processes of this machine, zombies left out."""
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -216,12 +233,16 @@ def _has_key(pid: int, keys: Collection[str]) -> bool:
     return False
 
 
-def _run_agent(agent: Any, message: dict[str, Any], output: int, errors: int) -> NoReturn:
+def _run_agent(
+    agent: Any, message: dict[str, Any], output: int, errors: int, parent: int
+) -> NoReturn:
     """In the fork: run the agent and end; never return."""
     code = 1
     try:
         os.setsid()
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # if this host is killed
+        if os.getppid() != parent:  # it was killed before that
+            os._exit(1)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)

@@ -73,7 +73,7 @@ def test_a_rewritten_history_is_a_second_branch_of_the_episode() -> None:
 def test_an_agent_that_fails_scores_0_and_leaves_nothing(
     agent: str, calls: int, limit_s: float, words: str
 ) -> None:
-    before = {process.pid for process in psutil.process_iter() if _sleeps(process)}
+    before = _sleeping()
     group, environment = play(agent=agent, time_limit_s=limit_s)
     assert [episode.scores.tolist() for episode in group.episodes] == [[0.0], [0.0]]
     for episode in group.episodes:
@@ -82,13 +82,17 @@ def test_an_agent_that_fails_scores_0_and_leaves_nothing(
         assert words in str(episode.agent.failure)
     report = environment.report(group, ())
     assert report.numbers["agent/failed"].tolist() == [1.0, 1.0]
-    after = {process.pid for process in psutil.process_iter() if _sleeps(process)}
-    assert after <= before
+    assert _sleeping() <= before
+
+
+def _sleeping() -> set[int]:
+    """Processes that agents of tests have started."""
+    return {process.pid for process in psutil.process_iter() if _sleeps(process)}
 
 
 def _sleeps(process: psutil.Process) -> bool:
     try:
-        return "import time; time.sleep(10_000)" in process.cmdline()
+        return {"yes", "import time; time.sleep(10_000)"} & set(process.cmdline()) != set()
     except psutil.Error:
         return False
 
@@ -108,6 +112,8 @@ def test_a_reply_may_be_streamed() -> None:
 
 
 def test_agents_end_with_the_process_that_started_them_and_others_start_again() -> None:
+    before = _sleeping()
+
     async def play_on() -> tuple[Result, Result]:
         agents = Agents(f"{SILENT}:hangs", (), 300.0)
         endpoint = Endpoint(base_url="http://127.0.0.1:1/v1", api_key="k", model="policy")
@@ -115,13 +121,13 @@ def test_agents_end_with_the_process_that_started_them_and_others_start_again() 
         await agents.start()
         (host,) = psutil.Process().children()
         running = asyncio.ensure_future(agents.run(TASK, endpoint, session))
-        while not host.children():
+        while not _sleeping() - before:
             await asyncio.sleep(0.01)
         started = host.children()
         host.kill()
         first = await running
-        psutil.wait_procs(started, 60)
-        assert not any(process.is_running() for process in started)
+        assert psutil.wait_procs(started, 60)[1] == []
+        assert _sleeping() <= before
         await agents.start()
         agents._limit_s = 0.5
         second = await agents.run(TASK, endpoint, session)
