@@ -28,6 +28,10 @@ class AgentConfig(EnvironmentConfig):
     think_end: str | None = None
     """The text that ends a thought; the agent gets the text after it as the content of a reply.
     None for a model that does not think."""
+    history: Literal["exact", "template"] = "exact"
+    """What a call sees of earlier replies: `exact` their sampled ids, thoughts included; `template`
+    what the chat template makes of all messages, as a server does that serves the model later. Many
+    templates drop earlier thoughts; every call is then a branch of its own."""
     time_limit_s: PositiveFloat = 300.0
     """How long an agent may take, without the time in which the policy writes its replies. An agent
     that takes longer is killed, and its episode scores 0."""

@@ -112,6 +112,8 @@ class Agents:
         async with self._starting:
             if self._process is not None and self._process.returncode is None:
                 return
+            if self._reader is not None:
+                await self._reader  # it ends the agents of the host that died
             process = await asyncio.create_subprocess_exec(
                 *_command(self._agent),
                 stdin=subprocess.PIPE,
@@ -160,16 +162,21 @@ class Agents:
 
 def check_agent(agent: str) -> None:
     """Import an agent in a process of its own. Raises ConfigError if that fails."""
-    done = subprocess.run(
-        _command(agent),
-        input="",  # a pipe that ends at once, and with it the host
-        capture_output=True,
-        text=True,
-        env=_variables(),
-        timeout=IMPORT_LIMIT_S,
-    )
-    if done.returncode:
-        reason = done.stderr.strip().rpartition("\n")[2]
+    reason = None
+    try:
+        done = subprocess.run(
+            _command(agent),
+            input="",  # a pipe that ends at once, and with it the host
+            capture_output=True,
+            text=True,
+            env=_variables(),
+            timeout=IMPORT_LIMIT_S,
+        )
+        if done.returncode:
+            reason = done.stderr.strip().rpartition("\n")[2]
+    except subprocess.TimeoutExpired:
+        reason = f"the import takes more than {IMPORT_LIMIT_S:g} s"
+    if reason is not None:
         raise ConfigError(
             f"environment.agent {agent!r} cannot be imported ({reason}); write it like "
             "my_package.my_module:my_agent, and start rlsys in the folder that holds it"

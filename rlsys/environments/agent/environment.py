@@ -77,6 +77,7 @@ class AgentEnvironment(ProblemEnvironment):
             stop_ids=eos_ids(context.tokenizer),
             temperature=context.temperature,
             reply_tokens=settings.reply_tokens,
+            exact_history=settings.history == "exact",
             budget=settings.budget,
             max_length=context.max_length,
         )

@@ -44,6 +44,8 @@ class Policy:
     temperature: float
     reply_tokens: int
     """Most sampled tokens of a reply."""
+    exact_history: bool
+    """True to continue the sampled ids of earlier replies; False to render all messages anew."""
     budget: int
     """Most sampled tokens of a session."""
     max_length: int
@@ -185,6 +187,8 @@ class Session:
 
     def _continued(self, request: ChatRequest) -> _Chat | None:
         """Return the longest chat of the session that a request goes on from."""
+        if not self._policy.exact_history:
+            return None
         messages, tools = tuple(map(_identity, request.messages)), _tools(request)
         fitting = (
             chat

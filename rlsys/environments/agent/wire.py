@@ -200,7 +200,7 @@ def _message(index: int, value: object) -> Message:
     if not isinstance(value, dict) or value.get("role") not in _ROLES:
         raise Refusal(f"message {index} needs a role, one of {', '.join(_ROLES)}")
     message: dict[str, Any] = {"role": value["role"], "content": _text(index, value.get("content"))}
-    for name in ("name", "tool_call_id"):
+    for name in ("name", "tool_call_id", "reasoning_content"):
         if isinstance(value.get(name), str):
             message[name] = value[name]
     if calls := value.get("tool_calls"):

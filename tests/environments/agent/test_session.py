@@ -67,6 +67,7 @@ def session_of(write: Write, **settings: Any) -> tuple[Session, Engine]:
         "reply_tokens": 100,
         "budget": 100_000,
         "max_length": 1_000_000,
+        "exact_history": True,
         "thought_end": ThoughtEnd.resolve(TOKENIZER, None),
         **settings,
     }
@@ -217,6 +218,31 @@ def test_thoughts_stay_in_the_context_though_the_template_drops_them() -> None:
     assert (reply.content, reply.thought) == ("in", "<think>12")
     assert session.branches == 1
     assert "<think>12</think>in" in TOKENIZER.decode(engine.sampled[1][0].token_ids)
+    check_exact(session, engine)
+
+
+def test_the_template_may_decide_what_is_left_of_earlier_replies() -> None:
+    session, engine = session_of(
+        says("<think>12</think>in", "on"),
+        thought_end=ThoughtEnd.resolve(TOKENIZER, "</think>"),
+        exact_history=False,
+    )
+
+    async def play() -> None:
+        reply = await ask(session, [user("34")])
+        await ask(session, [user("34"), reply.message(), user("go on")])
+
+    asyncio.run(play())
+    assert session.branches == 2
+    (_, first), (second, _) = engine.sampled
+    asked = "<|im_start|>user\n34<|im_end|>\n<|im_start|>assistant\n"
+    turns = f"{asked}in<|im_end|>\n<|im_start|>user\ngo on<|im_end|>\n<|im_start|>assistant\n"
+    assert TOKENIZER.decode(second.token_ids) == turns
+    # Both trees share the first question; the thought of the first reply is trained there.
+    assert [(s.parent, s.cut) for s in session.tree.segments[1:3]] == [
+        (0, 0 + len(encode(TOKENIZER, asked)))
+    ] * 2
+    assert first.token_ids[0] == encode(TOKENIZER, "<think>")[0]
     check_exact(session, engine)
 
 
