@@ -238,10 +238,9 @@ def test_the_template_may_decide_what_is_left_of_earlier_replies() -> None:
     asked = "<|im_start|>user\n34<|im_end|>\n<|im_start|>assistant\n"
     turns = f"{asked}in<|im_end|>\n<|im_start|>user\ngo on<|im_end|>\n<|im_start|>assistant\n"
     assert TOKENIZER.decode(second.token_ids) == turns
-    # Both trees share the first question; the thought of the first reply is trained there.
-    assert [(s.parent, s.cut) for s in session.tree.segments[1:3]] == [
-        (0, 0 + len(encode(TOKENIZER, asked)))
-    ] * 2
+    # Both branches share the first question; the first one trains the thought.
+    shared = (0, len(encode(TOKENIZER, asked)))
+    assert [(s.parent, s.cut) for s in session.tree.segments[1:3]] == [shared, shared]
     assert first.token_ids[0] == encode(TOKENIZER, "<think>")[0]
     check_exact(session, engine)
 
