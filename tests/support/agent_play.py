@@ -90,7 +90,8 @@ def play(
     async def roll() -> Group:
         try:
             group = await environment.rollout(0, problem)
-            (host,) = set(psutil.Process().children()) - others
+            (keeper,) = set(psutil.Process().children()) - others
+            (host,) = keeper.children()
             assert host.children() == []
             return group
         finally:

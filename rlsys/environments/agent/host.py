@@ -13,6 +13,9 @@ Only the standard library is imported here: each fork has a copy.
 An agent gets a session of its own (setsid). At its end all processes of this session are killed,
 and so are processes that left it: this process adopts them (PR_SET_CHILD_SUBREAPER) and knows them
 by the API key in their environment. If standard input ends, everything is killed.
+
+The program that was started is only the parent of this process. Ray kills the children of an actor
+together with it, and a host that is killed itself could not end what its agents have started.
 """
 
 from __future__ import annotations
@@ -244,7 +247,7 @@ def _run_agent(
         if os.getppid() != parent:  # it was killed before that
             os._exit(1)
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGINT):
+        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         task, endpoint = Task(**message["task"]), Endpoint(**message["endpoint"])
         os.environ |= {
@@ -291,7 +294,11 @@ def _file_with(text: str) -> int:
 
 def main() -> None:
     """Import the agent, tell that it is there, and serve."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, and with it the input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the actor, and with it the input
+    if (host := os.fork()) != 0:
+        os._exit(abs(os.waitstatus_to_exitcode(os.waitpid(host, 0)[1])))
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     agent = load_agent(sys.argv[1]) if len(sys.argv) > 1 else None
     print(json.dumps({"ready": True}), flush=True)

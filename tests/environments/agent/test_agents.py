@@ -111,7 +111,8 @@ def test_a_reply_may_be_streamed() -> None:
     assert group.episodes[0].scores.tolist() == [7.0]
 
 
-def test_agents_end_with_the_process_that_started_them_and_others_start_again() -> None:
+@pytest.mark.parametrize("killed", ["keeper", "host"])
+def test_agents_end_with_the_process_that_started_them_and_others_start_again(killed: str) -> None:
     before = _sleeping()
 
     async def play_on() -> tuple[Result, Result]:
@@ -119,12 +120,13 @@ def test_agents_end_with_the_process_that_started_them_and_others_start_again() 
         endpoint = Endpoint(base_url="http://127.0.0.1:1/v1", api_key="k", model="policy")
         session = Session(environment_of(agent=f"{SILENT}:hangs")._policy, 0)
         await agents.start()
-        (host,) = psutil.Process().children()
+        (keeper,) = psutil.Process().children()
+        (host,) = keeper.children()
         running = asyncio.ensure_future(agents.run(TASK, endpoint, session))
         while not _sleeping() - before:
             await asyncio.sleep(0.01)
         started = host.children()
-        host.kill()
+        (keeper if killed == "keeper" else host).kill()
         first = await running
         assert psutil.wait_procs(started, 60)[1] == []
         assert _sleeping() <= before

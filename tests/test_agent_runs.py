@@ -11,7 +11,7 @@ import pytest
 import yaml
 from commands import Command
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[1]
 
 CONFIG: dict[str, Any] = {
     "steps": 2,
