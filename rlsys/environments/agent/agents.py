@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from rlsys.environments.agent.interface import Endpoint, Task
 from rlsys.environments.agent.session import Session
 from rlsys.errors import ConfigError
 
+LARGEST_REWARD: Final = 1e6
 IMPORT_LIMIT_S: Final = 300.0
 """How long the import of an agent may take when it is checked."""
 _LINE_BYTES: Final = 16 * host.OUTPUT_BYTES
@@ -204,10 +204,12 @@ def _result(output: str, failure: str | None) -> Result:
     except (ValueError, RecursionError):
         found = None
     match found:
-        case {"reward": bool() | int() | float() as reward} if math.isfinite(reward):
+        # Scores are 32-bit numbers, in which large ones are infinite.
+        case {"reward": bool() | int() | float() as reward} if abs(reward) <= LARGEST_REWARD:
             return Result(reward=float(reward))
         case {"answer": str() as answer}:
             return Result(answer=answer)
     return Result(
-        failure=f"the agent returned {last[:100]!r}, which is neither a finite reward nor an answer"
+        failure=f"the agent returned {last[:100]!r}, which is neither an answer nor a reward of at "
+        f"most {LARGEST_REWARD:g}"
     )

@@ -67,7 +67,7 @@ def test_a_rewritten_history_is_a_second_branch_of_the_episode() -> None:
         (f"{SILENT}:kills_itself", 0, 300.0, "killed by signal 9"),
         (f"{SILENT}:hangs", 0, 3.0, "took more than 3 s"),
         (f"{SILENT}:returns_nothing", 0, 300.0, "exit code 1 (TypeError: float() argument"),
-        (f"{SILENT}:returns_nan", 0, 300.0, "neither a finite reward nor an answer"),
+        (f"{SILENT}:returns_nan", 0, 300.0, "neither an answer nor a reward"),
     ],
 )
 def test_an_agent_that_fails_scores_0_and_leaves_nothing(
