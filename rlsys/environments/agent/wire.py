@@ -192,7 +192,15 @@ def _messages(value: object) -> tuple[Message, ...]:
     messages = tuple(_message(index, message) for index, message in enumerate(value))
     if messages[-1]["role"] == "assistant":
         raise Refusal("the last message is of the assistant; end with a user or tool message")
-    return messages
+    # Some chat templates need the name of the tool, which clients send with the call alone.
+    calls = [call for message in messages for call in message.get("tool_calls", ())]
+    names = {call["id"]: call["function"]["name"] for call in calls}
+    return tuple(
+        {"name": names[message["tool_call_id"]], **message}
+        if message["role"] == "tool" and message.get("tool_call_id") in names
+        else message
+        for message in messages
+    )
 
 
 def _message(index: int, value: object) -> Message:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -82,8 +83,6 @@ def session_of(write: Write, **settings: Any) -> tuple[Session, Engine]:
 
 
 async def ask(session: Session, messages: Sequence[Any], **options: Any) -> ChatReply:
-    import json
-
     body = {"model": "policy", "messages": messages, **options}
     return await session.complete(read_request(json.dumps(body).encode()))
 
@@ -383,6 +382,21 @@ def test_what_is_not_supported_is_refused_with_one_sentence() -> None:
     session, _ = session_of(says("12"))
     with pytest.raises(Refusal, match=r"temperature 0\.5 is not that of the run, 1"):
         asyncio.run(ask(session, [user("a")], temperature=0.5))
+
+
+def test_the_result_of_a_tool_gets_the_name_of_the_tool() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    messages = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "3"},
+    ]
+    request = read_request(json.dumps({"model": "policy", "messages": messages}).encode())
+    assert request.messages[1] == {
+        "role": "tool",
+        "content": "3",
+        "tool_call_id": "c1",
+        "name": "add",
+    }
 
 
 def test_harmless_options_and_text_parts_are_read() -> None:
