@@ -3,6 +3,7 @@
 ThoughtRecord    per answer of an episode with one thought
 RevisionRecord   per episode, RevisionTimes per group, where thoughts are revised
 TurnRecord       per reply of an episode of several turns
+AgentRecord      per episode that an agent played
 """
 
 from __future__ import annotations
@@ -74,6 +75,17 @@ class TurnRecord:
     """Number of questions of the whole episode."""
     total_budget: int | None = None
     """Tokens that the whole episode may sample."""
+
+
+class AgentRecord(NamedTuple):
+    """What an agent did in one episode."""
+
+    calls: int
+    """Chat completions that it got."""
+    branches: int
+    """Calls that did not go on after an earlier reply; 1 for an agent that keeps one chat."""
+    failure: str | None
+    """Why the agent has no score of its own; None if it ended well."""
 
 
 class RevisionTimes(NamedTuple):

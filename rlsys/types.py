@@ -18,6 +18,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rlsys.records import AgentRecord as AgentRecord
 from rlsys.records import Outcome as Outcome
 from rlsys.records import RevisionRecord as RevisionRecord
 from rlsys.records import RevisionTimes as RevisionTimes
@@ -227,7 +228,7 @@ class Segment:
 class Episode:
     """One tree of segments (segment 0 is the prompt) with the scores of its answers.
 
-    `thoughts`, `revision` and `turns` are set only by environments that have such records.
+    `thoughts`, `revision`, `turns` and `agent` are set only by environments with such records.
     """
 
     segments: tuple[Segment, ...]
@@ -245,6 +246,8 @@ class Episode:
     """The revision of the thought; None in a run without revisions."""
     turns: tuple[TurnRecord, ...] = ()
     """[n] What the environment returned for each reply; empty for episodes with one thought."""
+    agent: AgentRecord | None = None
+    """What the agent did; None in an episode without one."""
     masked: bool = False
     """True: it counts in the baseline of its group, but no token of it is trained."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rlsys.config.agents import AgentConfig
 from rlsys.config.algorithms import (
     Algorithm,
     AlgorithmConfig,
@@ -108,6 +109,7 @@ from rlsys.config.sft import (
 )
 
 __all__ = [
+    "AgentConfig",
     "Algorithm",
     "AlgorithmConfig",
     "AnytimeConfig",

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from rlsys.config.agents import AgentConfig
 from rlsys.config.algorithms import Algorithm, BrpoConfig
 from rlsys.config.base import Fraction, NonNegativeInt, Section, check_budgets
 from rlsys.config.cluster import ClusterConfig
@@ -24,7 +25,7 @@ from rlsys.config.models import GenerationConfig, ModelConfig
 from rlsys.config.reporting import RunReportingConfig
 
 Environment = Annotated[
-    AnytimeConfig | ReflectionEpisodes | EconomicsDialogue | OpenEnvDialogue,
+    AnytimeConfig | ReflectionEpisodes | EconomicsDialogue | OpenEnvDialogue | AgentConfig,
     Field(discriminator="type"),
 ]
 

@@ -13,6 +13,7 @@ BUILT_IN: Final = {
     "reflection": "rlsys.reflection.environment:RevisionEnvironment",
     "economics": "rlsys.environments.economics.training:SharedBudgetEnvironment",
     "openenv": "rlsys.environments.openenv.environment:ServedEnvironment",
+    "agent": "rlsys.environments.agent.environment:AgentEnvironment",
 }
 """Kinds that ship with rlsys. Each class has its settings as `Config`, and the settings list the
 methods that can train it. Any other `environment.type` is an import path: see rlsys.config.plugins.

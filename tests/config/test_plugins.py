@@ -205,5 +205,5 @@ def test_the_schema_of_the_built_in_kinds_says_that_a_path_is_allowed() -> None:
         assert "import path" in properties[section]["description"]
         assert len(properties[section]["oneOf"]) >= 4
     maze_schema = type(maze()).model_json_schema()["properties"]["environment"]
-    assert len(maze_schema["oneOf"]) == 5
+    assert len(maze_schema["oneOf"]) == 6
     assert "import path" in maze_schema["description"]
