@@ -15,6 +15,7 @@ import msgspec
 
 from rlsys.config import (
     ArithmeticData,
+    CountdownData,
     DialogueSection,
     EvaluationConfig,
     FileData,
@@ -205,6 +206,8 @@ def data_name(source: Source) -> str:
     match source:
         case ArithmeticData(difficulty=(low, high)):
             return f"generated arithmetic, {low} to {high} numbers"
+        case CountdownData(difficulty=(low, high)):
+            return f"generated Countdown problems, {low} to {high} numbers"
         case FileData():
             return ", ".join(source.path)
         case HubData():
