@@ -205,7 +205,8 @@ def data_name(source: Source) -> str:
     """Return what a source of problems is called in a card."""
     match source:
         case ArithmeticData(difficulty=(low, high)):
-            return f"generated arithmetic, {low} to {high} numbers"
+            numbers = f"{low}" if low == high else f"{low} to {high}"
+            return f"generated arithmetic, {numbers} numbers"
         case CountdownData(difficulty=(low, high)):
             return f"generated Countdown problems, {low} to {high} numbers"
         case FileData():
