@@ -76,6 +76,7 @@ class AgentEnvironment(ProblemEnvironment):
             thought_end=ThoughtEnd.resolve(context.tokenizer, settings.think_end),
             stop_ids=eos_ids(context.tokenizer),
             temperature=context.temperature,
+            top_p=context.top_p,
             reply_tokens=settings.reply_tokens,
             exact_history=settings.history == "exact",
             budget=settings.budget,

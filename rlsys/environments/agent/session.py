@@ -42,6 +42,8 @@ class Policy:
     """Without a text for a policy without thoughts."""
     stop_ids: tuple[int, ...]
     temperature: float
+    top_p: float
+    """1 in training, see GenerationRequest."""
     reply_tokens: int
     """Most sampled tokens of a reply."""
     exact_history: bool
@@ -232,6 +234,7 @@ class Session:
             max_tokens=room,
             stop_token_ids=self._policy.stop_ids,
             temperature=self._policy.temperature,
+            top_p=self._policy.top_p,
             seed=derive_seed(self._seed, digest.hex(), repeat),
             engine=self._engine,
         )

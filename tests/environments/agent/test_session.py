@@ -65,6 +65,7 @@ def session_of(write: Write, **settings: Any) -> tuple[Session, Engine]:
     engine = Engine(write)
     values: dict[str, Any] = {
         "temperature": 1.0,
+        "top_p": 1.0,
         "reply_tokens": 100,
         "budget": 100_000,
         "max_length": 1_000_000,
