@@ -120,6 +120,9 @@ class Agents:
                 stdout=subprocess.PIPE,
                 env=_variables(),
                 limit=_LINE_BYTES,
+                # Ray kills the process group of an actor that dies, before the host could end what
+                # its agents have started.
+                start_new_session=True,
             )
             assert process.stdout is not None
             if not await process.stdout.readline():

@@ -90,6 +90,7 @@ class Host:
         self._jobs: dict[int, _Job] = {}
         self._selector = selectors.DefaultSelector()
         self._input = bytearray()
+        self._stopping = False
 
     def serve(self) -> None:
         """Serve until the parent is gone."""
@@ -98,10 +99,12 @@ class Host:
             os.set_blocking(pipe, False)
         signal.set_wakeup_fd(written, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        # It only wakes the loop: an exception could come while agents are being killed.
+        signal.signal(signal.SIGTERM, self._stop)
         self._selector.register(0, selectors.EVENT_READ, None)
         self._selector.register(wakeup, selectors.EVENT_READ, None)
         try:
-            while True:
+            while not self._stopping:
                 ready = {key.fd: key.data for key, _ in self._selector.select()}
                 if 0 in ready and not self._read_input():
                     return
@@ -116,6 +119,9 @@ class Host:
             self._kill(list(self._jobs.values()))
             # Daemons that an agent forked without its key, if there are any.
             _kill_all(lambda process: process.parent == os.getpid())
+
+    def _stop(self, number: int, frame: object) -> None:
+        self._stopping = True
 
     def _read_input(self) -> bool:
         """Do what complete lines ask for; False at the end of the input."""
@@ -297,7 +303,6 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the actor, and with it the input
     if (host := os.fork()) != 0:
         os._exit(abs(os.waitstatus_to_exitcode(os.waitpid(host, 0)[1])))
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     agent = load_agent(sys.argv[1]) if len(sys.argv) > 1 else None
