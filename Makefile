@@ -27,7 +27,8 @@ test-long: setup
 
 chaos: setup
 	$(BIN)/python -m pytest --chaos tests/test_faults.py tests/test_chaos.py tests/test_nodes.py \
-	    tests/test_signal_moments.py tests/test_hostile_strings.py
+	    tests/test_signal_moments.py tests/test_hostile_strings.py tests/test_rea_runs.py \
+	    tests/test_dialogue_runs.py
 
 test-cluster: setup
 	$(BIN)/python -m pytest --cluster tests/cluster tests/test_jobs.py

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
+
+# Under nohup this signal is ignored, and every process that a test starts would ignore it too.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Set on import: some of these are read when torch, ray or vLLM are imported.
 os.environ.update(

@@ -83,6 +83,7 @@ def test_a_run_with_the_environment_inside_its_actors(start: Start) -> None:
         assert all(episode.spent <= 90 for episode in episodes)
 
 
+@pytest.mark.chaos
 def test_a_server_that_dies_loses_episodes_and_not_the_run(start: Start) -> None:
     port = free_port()
     server = Server(port=port, **SERVED)

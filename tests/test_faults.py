@@ -93,9 +93,11 @@ def test_the_only_engine_is_killed(start: Start, undisturbed: dict[str, Any]) ->
     # Both kills may come during a weight sync.
     found = re.findall("engine 0 (.*); it is started again", command.output)
     assert found[0] in {"died", "died during a weight sync"}
-    assert found[1] in {"lost the processes of vLLM", "died during a weight sync"}
+    assert found[-1] in {"lost the processes of vLLM", "died during a weight sync"}
     assert command.output.count("engine 0 serves again with the weights of version") == 2
-    assert {row.get("engines/restarts", 0) for row in command.steps()} == {0, 1, 2}
+    restarts = [row.get("engines/restarts", 0) for row in command.steps()]
+    assert restarts == sorted(restarts)
+    assert (restarts[0], restarts[-1]) == (0, len(found))
     assert command.steps()[-1]["engines/alive"] == 1
 
 

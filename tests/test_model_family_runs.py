@@ -240,9 +240,7 @@ def train(folder: Path, tmp_path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize(
-    "family", ["qwen2.5", pytest.param("llama-3", marks=pytest.mark.long)], indirect=True
-)
+@pytest.mark.long
 def test_two_steps_of_training(folder: Path, tmp_path: Path) -> None:
     rows = train(folder, tmp_path)
     assert max(row["thought/closed"] for row in rows) > 0

@@ -17,7 +17,7 @@ from commands import Command
 from tiny_run import CONFIG as TINY
 from tiny_run import weights
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.chaos, pytest.mark.timeout(600)]
 
 NOTICE_S = 20.0
 JOIN_S = 60.0
@@ -129,7 +129,6 @@ def test_an_engine_leaves_a_node_that_is_drained_for_one_that_joined(
         ends_as(command, undisturbed)
 
 
-@pytest.mark.chaos
 def test_the_node_of_the_only_engine_fails_and_another_joins(
     tmp_path: Path, nodes: Nodes, undisturbed: dict[str, Any]
 ) -> None:
@@ -146,7 +145,6 @@ def test_the_node_of_the_only_engine_fails_and_another_joins(
         ends_as(command, undisturbed)
 
 
-@pytest.mark.chaos
 def test_two_engines_and_one_node_that_is_drained_without_another(
     tmp_path: Path, nodes: Nodes, undisturbed: dict[str, Any]
 ) -> None:
@@ -163,7 +161,6 @@ def test_two_engines_and_one_node_that_is_drained_without_another(
         ends_as(command, undisturbed)
 
 
-@pytest.mark.chaos
 def test_the_learner_leaves_a_node_that_is_drained(
     tmp_path: Path, nodes: Nodes, undisturbed: dict[str, Any]
 ) -> None:

@@ -97,6 +97,7 @@ def test_originals_and_revisions_are_grown_and_trained(start: Start) -> None:
     } < evaluations[-1].keys()
 
 
+@pytest.mark.chaos
 def test_a_run_outlives_its_reflection_engines(start: Start) -> None:
     """Killed once they are started again, killed twice there are originals only."""
     command = start(

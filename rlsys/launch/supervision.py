@@ -258,7 +258,7 @@ class EngineSupervisor:
             gone: True if the old process is known to be dead. Ray starts a new one without being
                 asked, and to kill that one would only cost time.
         """
-        handle, told = self._pool.engines[engine], False
+        handle, told, answered = self._pool.engines[engine], False, ""
         if not gone:
             handle.kill()
         while True:
@@ -270,10 +270,14 @@ class EngineSupervisor:
             with suppress(EngineDied, TimeoutError):
                 async with asyncio.timeout(LIFE_LIMIT_S):
                     beat = await handle.heartbeat()
-                if beat.life != self._lives.get(engine):
+                if beat.life == self._lives.get(engine):
+                    handle.kill()
+                elif beat.life == answered:
                     self._lives[engine] = beat.life
                     return
-                handle.kill()
+                # Ray may tell of the old process's death after the new one has answered, and would
+                # fail whatever is asked then. So a process counts once it has answered twice.
+                answered = beat.life
             await asyncio.sleep(LIFE_PAUSE_S)
 
     def _give_up(self, engine: int, error: str) -> None:

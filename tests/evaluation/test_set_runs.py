@@ -49,6 +49,7 @@ def lines(run_dir: Path) -> int:
     return path.read_bytes().count(b"\n") if path.is_file() else 0
 
 
+@pytest.mark.long
 def test_a_killed_evaluation_goes_on_and_gives_the_same_table(tmp_path: Path) -> None:
     config = tmp_path / "sets.yaml"
     config.write_text(yaml.safe_dump(settings(tmp_path)))
