@@ -114,14 +114,14 @@ def test_a_reply_may_be_streamed() -> None:
 @pytest.mark.parametrize("killed", ["keeper", "host"])
 def test_agents_end_with_the_process_that_started_them_and_others_start_again(killed: str) -> None:
     before = _sleeping()
+    others = set(psutil.Process().children())  # of tests before
 
     async def play_on() -> tuple[Result, Result]:
         agents = Agents(f"{SILENT}:hangs", (), 300.0)
         endpoint = Endpoint(base_url="http://127.0.0.1:1/v1", api_key="k", model="policy")
         session = Session(environment_of(agent=f"{SILENT}:hangs")._policy, 0)
-        others = psutil.Process().children()  # of tests before
         await agents.start()
-        (keeper,) = set(psutil.Process().children()) - set(others)
+        (keeper,) = set(psutil.Process().children()) - others
         (host,) = keeper.children()
         running = asyncio.ensure_future(agents.run(TASK, endpoint, session))
         while not _sleeping() - before:
@@ -140,7 +140,7 @@ def test_agents_end_with_the_process_that_started_them_and_others_start_again(ki
     first, second = asyncio.run(play_on())
     assert "process that starts the agents ended" in str(first.failure)
     assert "took more than 0.5 s" in str(second.failure)
-    assert psutil.Process().children() == []
+    assert set(psutil.Process().children()) <= others
 
 
 def test_a_budget_is_spent_to_the_last_token_and_then_calls_are_refused() -> None:
