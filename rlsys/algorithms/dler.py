@@ -13,6 +13,8 @@ Shapes: G episodes of one problem.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -31,6 +33,21 @@ def truncated_rewards(rewards: ArrayLike, lengths: ArrayLike, *, limit: int) -> 
     """
     short_G = np.asarray(lengths) <= limit
     return np.where(short_G, np.asarray(rewards, dtype=np.float64), 0.0)
+
+
+def group_limit(right: ArrayLike, *, limit: int, easy_limits: Sequence[tuple[float, int]]) -> int:
+    """Return the limit of one group, which is shorter for an easy problem.
+
+    The paper's difficulty-aware variant tightens the limit on easy problems. How easy a problem is,
+    the group itself tells: by its share of right responses, too long ones included.
+
+    Args:
+        right: bool[G] which responses are right.
+        limit: the limit of a problem that reaches none of the shares.
+        easy_limits: pairs of a share of right responses, and the limit from this share on.
+    """
+    share = float(np.mean(np.asarray(right, dtype=bool)))
+    return min([limit, *(shorter for at_least, shorter in easy_limits if share >= at_least)])
 
 
 def group_advantages(rewards: ArrayLike, lengths: ArrayLike, *, limit: int) -> Array:

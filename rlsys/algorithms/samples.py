@@ -149,7 +149,8 @@ def single_score_samples(
             advantages_G = grpo.advantages(rewards_G, scale=scale)
         case DdcaConfig(beta=beta):
             advantages_G = ddca.advantages(rewards_G, rewards_G > RIGHT, lengths_G, beta=beta)
-        case DlerConfig(length_limit=limit):
+        case DlerConfig(length_limit=longest, easy_limits=easy):
+            limit = dler.group_limit(rewards_G > RIGHT, limit=longest, easy_limits=easy)
             advantages_G = dler.group_advantages(rewards_G, lengths_G, limit=limit)
         case LcpoConfig(target_length=target, alpha=alpha, scale=scale):
             rewards_G = lcpo.rewards(rewards_G, lengths_G, target=target, alpha=alpha)

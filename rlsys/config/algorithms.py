@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -199,6 +200,21 @@ class DlerConfig(SingleScoreConfig):
     method: Literal["dler"] = "dler"
     length_limit: PositiveInt
     """Most sampled tokens, thought and answer together, of a response that earns anything."""
+    easy_limits: tuple[tuple[Annotated[float, Field(gt=0, le=1)], PositiveInt], ...] = ()
+    """Shorter limits for easy problems, as in [[0.5, 40], [0.9, 30]]: a group has the limit 40 if
+    at least half of its responses are right, and 30 if at least 0.9 are."""
+
+    @model_validator(mode="after")
+    def _shorter_where_easier(self) -> DlerConfig:
+        steps = [(0.0, self.length_limit), *self.easy_limits]
+        for (share, limit), (next_share, next_limit) in pairwise(steps):
+            if next_share <= share or next_limit >= limit:
+                raise ValueError(
+                    f"easy_limits has [{next_share}, {next_limit}] after a limit of {limit} from "
+                    f"the share {share} on; give increasing shares with ever shorter limits, all "
+                    f"below length_limit {self.length_limit}"
+                )
+        return self
 
     def check(self, environment: EnvironmentConfig, group_size: int) -> None:
         """Some episode must be able to exceed the limit."""

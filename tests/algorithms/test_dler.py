@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from learner.batch import advantage_sums
 from learner.plan import OptimizerStep, RankPlan
-from rlsys.algorithms.dler import group_advantages, truncated_rewards
+from rlsys.algorithms.dler import group_advantages, group_limit, truncated_rewards
 from rlsys.algorithms.loss import advantage_scale
 from rlsys.types import NO_PARENT, Kind, Sample, Segment
 
@@ -21,6 +21,15 @@ def test_hand_worked_advantages() -> None:
     assert_allclose(
         group_advantages([1, 1, 1, 0], [10, 99, 10, 10], limit=10), [0.5, -0.5, 0.5, -0.5]
     )
+
+
+@pytest.mark.parametrize(
+    ("right", "limit"),
+    [([0, 0, 0, 1], 50), ([0, 0, 1, 1], 40), ([0, 1, 1, 1], 40), ([1, 1, 1, 1], 30)],
+)
+def test_easy_problems_have_shorter_limits(right: list[int], limit: int) -> None:
+    assert group_limit(right, limit=50, easy_limits=[(0.5, 40), (0.9, 30)]) == limit
+    assert group_limit(right, limit=50, easy_limits=()) == 50
 
 
 @pytest.mark.parametrize(

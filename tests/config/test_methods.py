@@ -70,6 +70,10 @@ def test_one_thought_is_a_group_for_sgrpo_alone(tmp_path: Path) -> None:
             ["algorithm.method=dler", *ONE, "algorithm.length_limit=182"],
             ("length_limit 182 is never exceeded", "182 sampled tokens", "smaller"),
         ),
+        (
+            ["algorithm.method=dler", *ONE, *LIMIT, "algorithm.easy_limits=[[0.5,30],[0.9,35]]"],
+            ("easy_limits has [0.9, 35]", "limit of 30", "ever shorter limits"),
+        ),
         (["algorithm.method=sgrpo"], ("'sgrpo' compares", "4 budgets x 4 answers", "answers to 1")),
         (["algorithm.method=sgrpo", *ONE], ("1 budgets x 1 answers", "two or more")),
         (
