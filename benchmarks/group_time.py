@@ -15,7 +15,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,15 +23,11 @@ import numpy as np
 from actors.generation import GenerationActor
 from actors.pools import GenerationPool
 from actors.vllm_settings import EngineSpec, engine_environment
+from lab_trees import environment_of
 from rlsys.config import RunConfig
 from rlsys.data.problems import load_problems
-from rlsys.environments.anytime import AnytimeEnvironment
-from rlsys.environments.base import RolloutContext
-from rlsys.grading.compare import grade
 from rlsys.tokenization.model_folder import resolve_model_path
-from rlsys.tokenization.prompts import PromptRenderer
-from rlsys.tokenization.tokenizer import load_tokenizer
-from rlsys.types import Generator, GradingRequest, Group, Problem, Verdict
+from rlsys.types import Group, Problem
 
 Rollout = Callable[[int, Problem], Awaitable[Group]]
 MAX_LENGTH = 512
@@ -83,7 +79,7 @@ async def _measure(
         await generator.start(serve=True)
     else:
         await generator.start()
-    environment = _environment(config, generator)
+    environment = environment_of(config, generator, max_length=MAX_LENGTH)
     problems = load_problems(config.data.train)
 
     async def all_thoughts(index: int, problem: Problem) -> Group:
@@ -132,27 +128,6 @@ def _check_equal(first: list[Group], second: list[Group]) -> None:
             assert len(a.segments) == len(b.segments)
             for left, right in zip(a.segments, b.segments, strict=True):
                 assert np.array_equal(left.token_ids, right.token_ids)
-
-
-class _Grader:
-    async def grade(self, requests: Sequence[GradingRequest]) -> list[Verdict]:
-        return [grade(request) for request in requests]
-
-
-def _environment(config: RunConfig, generator: Generator) -> AnytimeEnvironment:
-    tokenizer = load_tokenizer(config.model.path)
-    return AnytimeEnvironment.create(
-        RolloutContext(
-            config=config,
-            role="training",
-            tokenizer=tokenizer,
-            decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
-            renderer=PromptRenderer(tokenizer, config.data.prompt),
-            generator=generator,
-            grader=_Grader(),
-            max_length=MAX_LENGTH,
-        )
-    )
 
 
 def _spec(config: RunConfig) -> EngineSpec:

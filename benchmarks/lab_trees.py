@@ -29,6 +29,7 @@ from rlsys.types import (
     Completion,
     Episode,
     GenerationRequest,
+    Generator,
     GradingRequest,
     GroupReport,
     Kind,
@@ -96,24 +97,31 @@ class _Grader:
         return [grade(request) for request in requests]
 
 
-def sampled_trees(config: RunConfig, problems: int) -> Iterator[tuple[Episode, ...]]:
-    """Yield batch.group_size episodes of each of the first problems of data.train."""
-    from transformers import AutoModelForCausalLM
-
+def environment_of(
+    config: RunConfig, generator: Generator, *, max_length: int
+) -> AnytimeEnvironment:
+    """Return the environment of a run, without its actors: answers are graded in this process."""
     tokenizer = load_tokenizer(config.model.path)
-    model = AutoModelForCausalLM.from_pretrained(resolve_model_path(config.model.path)).eval()
-    environment = AnytimeEnvironment.create(
+    return AnytimeEnvironment.create(
         RolloutContext(
             config=config,
             role="training",
             tokenizer=tokenizer,
             decode=lambda ids: str(tokenizer.decode(ids, skip_special_tokens=True)),
             renderer=PromptRenderer(tokenizer, config.data.prompt),
-            generator=ModelGenerator(model),
+            generator=generator,
             grader=_Grader(),
-            max_length=1024,
+            max_length=max_length,
         )
     )
+
+
+def sampled_trees(config: RunConfig, problems: int) -> Iterator[tuple[Episode, ...]]:
+    """Yield batch.group_size episodes of each of the first problems of data.train."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(resolve_model_path(config.model.path)).eval()
+    environment = environment_of(config, ModelGenerator(model), max_length=1024)
     for index, problem in enumerate(load_problems(config.data.train)[:problems]):
         yield asyncio.run(_rollout(environment, index, problem))
 

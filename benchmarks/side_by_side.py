@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from rlsys.launch.attempts import STOPPED
+
 State = Literal["finished", "failed", "stopped"]
-STOPPED: Final = 130
-"""Exit code of `rlsys train` after a signal; its checkpoint holds what was trained until then."""
 GRACE_S: Final = 60.0
 """How long a run may take to save its checkpoint when it is stopped."""
 POLL_S: Final = 0.2

@@ -87,6 +87,16 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
+def sampled_ids(choice: Any) -> list[int] | None:
+    """Return the token ids of one choice of /v1/completions, None if it has none.
+
+    vLLM sends them if `return_token_ids` is set; the choice may have any shape.
+    """
+    ids = (getattr(choice, "model_extra", None) or {}).get("token_ids")
+    whole = isinstance(ids, list) and all(isinstance(token, int) for token in ids)
+    return ids if whole else None
+
+
 def failure_reason(error: Exception) -> str:
     """Return the kind and first line of the error, and its cause if there is one."""
     cause = f": {error.__cause__}" if error.__cause__ and str(error.__cause__) else ""

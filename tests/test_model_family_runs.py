@@ -17,11 +17,12 @@ import pytest
 import torch
 import yaml
 from commands import Command
+from cpu_engine import cpu_spec
 from families import END, FAMILIES, Family, build_family, build_model
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from actors.generation import GenerationActor
-from actors.vllm_settings import EngineSpec, engine_environment
+from actors.vllm_settings import engine_environment
 from learner.logprobs import load_policy
 from learner.packing import flatten, pack_rows
 from rlsys.algorithms.tree_samples import THOUGHT, whole_episode
@@ -60,23 +61,10 @@ def play(folder: Path, think_end: str | None) -> Played:
     """Sample a group of 24 episodes on one engine."""
     tokenizer = load_tokenizer(str(folder))
     section = AnytimeConfig(think_end=think_end, closing=CLOSING, answer_header=HEADER)
-    spec = EngineSpec(
-        index=0,
-        model=str(folder),
-        dtype="float32",
-        max_length=256,
-        max_sequences=32,
-        tensor_parallel=1,
-        on_gpu=False,
-        gpu_memory_utilization=0.4,
-        kv_cache_bytes=64 << 20,
-        enforce_eager=True,
-        seed=0,
-    )
     variables = engine_environment(on_gpu=False, threads=1)
     variables["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     with mock.patch.dict(os.environ, variables), asyncio.Runner() as runner:
-        actor = GenerationActor(spec)
+        actor = GenerationActor(cpu_spec(folder))
         environment = AnytimeEnvironment(
             sampler=ThoughtSampler(
                 think=ThinkTokens.resolve(tokenizer, section),

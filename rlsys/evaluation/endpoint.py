@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from rlsys.config.evaluation_sets import EvaluatedEndpoint
-from rlsys.endpoints import endpoint_client, failure_reason
+from rlsys.endpoints import endpoint_client, failure_reason, sampled_ids
 from rlsys.errors import EngineError, ResourceError
 from rlsys.types import Completion, GenerationRequest
 
@@ -113,8 +113,8 @@ class EndpointGenerator:
 
 def _completion(choice: Any) -> Completion | None:
     """Return a choice as a completion; None if it has no token ids. Log-probs are not asked for."""
-    ids = (getattr(choice, "model_extra", None) or {}).get("token_ids")
-    if not isinstance(ids, list) or not all(isinstance(token, int) for token in ids):
+    ids = sampled_ids(choice)
+    if ids is None:
         return None
     return Completion(
         token_ids=np.array(ids, np.int32),

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rlsys.endpoints import EndpointFailure, failure_reason
+from rlsys.endpoints import EndpointFailure, failure_reason, sampled_ids
 from rlsys.errors import ModelError
 from rlsys.serving.card import BudgetCard
 
@@ -161,8 +161,7 @@ class BudgetedModel:
 
 def _choice(choice: Any) -> _Choice | None:
     """Parse one choice of a response, which may have any shape; None without text or token ids."""
-    token_ids = (getattr(choice, "model_extra", None) or {}).get("token_ids")
-    text = getattr(choice, "text", None)
-    if not isinstance(text, str) or not isinstance(token_ids, list):
+    token_ids, text = sampled_ids(choice), getattr(choice, "text", None)
+    if not isinstance(text, str) or token_ids is None:
         return None
     return _Choice(tuple(token_ids), text)

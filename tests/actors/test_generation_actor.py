@@ -17,9 +17,10 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from cpu_engine import cpu_spec
 
 from actors.generation import GenerationActor
-from actors.vllm_settings import EngineSpec, engine_environment
+from actors.vllm_settings import engine_environment
 from rlsys.assets import shipped_path
 from rlsys.errors import SyncError
 from rlsys.types import Completion, Floats, GenerationRequest, Tokens
@@ -98,18 +99,12 @@ class Serving:
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    spec = EngineSpec(
+    spec = cpu_spec(
+        shipped_path("tiny"),
         index=ENGINE,
-        model=str(shipped_path("tiny")),
-        dtype="float32",
         max_length=1024,
         max_sequences=16,
-        tensor_parallel=1,
-        on_gpu=False,
-        gpu_memory_utilization=0.4,
         kv_cache_bytes=32 << 20,
-        enforce_eager=True,
-        seed=0,
     )
     variables = engine_environment(on_gpu=False, threads=1)
     # A fork of this process would inherit the threads of other tests' libraries, in mid-air.

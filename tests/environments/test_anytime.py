@@ -12,17 +12,14 @@ from scripted import (
     EOS,
     HEADER,
     RIGHT,
-    THINK,
-    FixedPrompt,
     RightIfItSaysSo,
     ScriptedGenerator,
-    decode,
+    thinker,
 )
 
 from rlsys.algorithms.tree_samples import THOUGHT
 from rlsys.environments.anytime import AnytimeEnvironment
 from rlsys.environments.seeds import derive_seed
-from rlsys.environments.thoughts import ThoughtSampler
 from rlsys.types import (
     Completion,
     GenerationRequest,
@@ -36,26 +33,6 @@ from rlsys.types import (
 PROBLEM = Problem(id="p", text="text", answer="gold")
 CLOSED = [20, 21, END]
 ENDLESS = [20, 21, 22, 23, 24, 25]
-
-
-def thinker(
-    generator: ScriptedGenerator, group_size: int, grader: RightIfItSaysSo | None = None
-) -> AnytimeEnvironment:
-    return AnytimeEnvironment(
-        sampler=ThoughtSampler(
-            think=THINK,
-            decode=decode,
-            temperature=1.0,
-            generator=generator,
-            grader=grader or RightIfItSaysSo(),
-        ),
-        renderer=FixedPrompt(),  # type: ignore[arg-type]
-        budgets=(2, 4, 6),
-        answers=2,
-        answer_tokens=5,
-        group_size=group_size,
-        seed=7,
-    )
 
 
 def rollout(

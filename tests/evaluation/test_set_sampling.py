@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from raw_server import Answer, raw_server
-from scripted import EOS, RIGHT, THINK, FixedPrompt, RightIfItSaysSo, decode, sample
+from scripted import EOS, RIGHT, sample, thinker
 
 from rlsys.config import GradingConfig
 from rlsys.config.evaluation_sets import EvaluatedEndpoint
 from rlsys.environments.anytime import AnytimeEnvironment
-from rlsys.environments.thoughts import ThoughtSampler
 from rlsys.errors import ConfigError, EngineError, ResourceError
 from rlsys.evaluation.endpoint import EndpointGenerator, endpoint_generator
 from rlsys.evaluation.grader import local_grader
@@ -46,21 +46,7 @@ class Endless:
 
 
 def environment(generator: Any, grader: Any = None) -> AnytimeEnvironment:
-    return AnytimeEnvironment(
-        sampler=ThoughtSampler(
-            think=THINK,
-            decode=decode,
-            temperature=1.0,
-            generator=generator,
-            grader=grader or RightIfItSaysSo(),
-        ),
-        renderer=FixedPrompt(),  # type: ignore[arg-type]
-        budgets=(2, 4),
-        answers=1,
-        answer_tokens=5,
-        group_size=1,
-        seed=7,
-    )
+    return replace(thinker(generator, 1, grader), budgets=(2, 4), answers=1)
 
 
 def test_a_row_holds_every_budget() -> None:

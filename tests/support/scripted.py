@@ -7,10 +7,14 @@ from itertools import chain, repeat
 
 import numpy as np
 
+from rlsys.environments.anytime import AnytimeEnvironment
+from rlsys.environments.thoughts import ThoughtSampler
 from rlsys.tokenization.think import ThinkTokens, ThoughtEnd
 from rlsys.types import (
     Completion,
     GenerationRequest,
+    Generator,
+    Grader,
     GradingRequest,
     Problem,
     Tokens,
@@ -108,3 +112,24 @@ class FixedPrompt:
 
     def render(self, problem: Problem) -> Tokens:
         return PROMPT
+
+
+def thinker(
+    generator: Generator, group_size: int, grader: Grader | None = None
+) -> AnytimeEnvironment:
+    """Budgets of 2, 4 and 6 tokens, with 2 answers of at most 5 tokens at each."""
+    return AnytimeEnvironment(
+        sampler=ThoughtSampler(
+            think=THINK,
+            decode=decode,
+            temperature=1.0,
+            generator=generator,
+            grader=grader or RightIfItSaysSo(),
+        ),
+        renderer=FixedPrompt(),  # type: ignore[arg-type]
+        budgets=(2, 4, 6),
+        answers=2,
+        answer_tokens=5,
+        group_size=group_size,
+        seed=7,
+    )
