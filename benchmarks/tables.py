@@ -19,7 +19,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -34,7 +34,7 @@ import reflection_table
 import serving_table
 import speed_tables as speed
 from experiment_tables import experiment_table
-from rlsys.reporting.metrics_file import EvaluationRecord
+from rlsys.reporting.metrics_file import EvaluationRecord, read_evaluations
 from table_runs import WARM_START, Column, Columns, Runs, markdown, read_raw, table
 
 ROOT: Final = Path(__file__).parents[1]
@@ -271,6 +271,21 @@ def grading() -> str:
     )
 
 
+def demo() -> str:
+    """One run of `make demo`."""
+    before, after = read_evaluations(RESULTS / "demo_cpu.jsonl")
+    budgets = ["16", "32", "48", "64"]
+
+    def line(name: str, numbers: Mapping[str, float]) -> list[str]:
+        scores = [numbers[budget] for budget in budgets]
+        scores.append(sum(scores) / len(scores))
+        return [name, *(f"{s:.3f}" for s in scores), f"{numbers['thought/length']:.1f}"]
+
+    head = ["", *budgets, "anytime mean", "thought length"]
+    last = f"after {after.step} steps"
+    return markdown(head, [line("before", before.numbers), line(last, after.numbers)])
+
+
 def serving() -> str:
     """Accuracy over HTTP, four ways."""
     return serving_table.serving(json.loads((RESULTS / "serving_tiny_cpu.json").read_text()))
@@ -295,6 +310,7 @@ def estimator_lab() -> str:
 
 
 TABLES: Final[dict[str, Callable[[], str]]] = {
+    "demo": demo,
     "brpo-accuracy": brpo_accuracy,
     "brpo-anytime": brpo_anytime,
     "brpo-largest": brpo_largest,
