@@ -23,6 +23,23 @@ def interrupt_on_signals() -> None:
         signal.signal(sign, _interrupt)
 
 
+def renew_handlers() -> None:
+    """Install the handlers of stop signals again, after C code has replaced them unseen."""
+    for sign in STOP_SIGNALS:
+        signal.signal(sign, signal.getsignal(sign))
+
+
+def ignore_signals() -> None:
+    """Let no stop signal change the exit code of a command that is about to end.
+
+    Python puts the system's default in the place of its own handlers when it takes itself down,
+    which lasts seconds once torch and Ray are imported; a scheduler that asks twice would kill the
+    command there. Ignored signals stay ignored.
+    """
+    for sign in STOP_SIGNALS:
+        signal.signal(sign, signal.SIG_IGN)
+
+
 def call_on_signals(stop: Callable[[], None]) -> None:
     """Let every stop signal call `stop` in the running event loop."""
     for sign in _wanted():

@@ -108,8 +108,8 @@ def test_a_signal_ends_the_run_in_order(tmp_path: Path, name: str) -> None:
         send: Callable[[int], Any] = command.signal_group if to_group else command.signal
         send(number)
         send(number)  # as a scheduler that asks twice
-        where = (name, number, to_group, command.output)
         code = command.wait(120)
+        where = (name, number, to_group, code, command.output)
         assert code == 130 or (moment.may_finish and code == 0), where
         assert command.all_gone(15), (where, command.processes())
         assert not weights_folder(command.run_dir).exists(), where

@@ -22,6 +22,7 @@ from rlsys.cli.common import (
     terminal,
 )
 from rlsys.cli.submit import Retries, submit
+from rlsys.signals import ignore_signals
 
 if TYPE_CHECKING:
     from rlsys.config import RunConfig
@@ -73,7 +74,12 @@ The result is in runs/demo. `rlsys --help` lists all commands."""
 
 def main() -> None:
     """Run the command line."""
-    app()
+    try:
+        app()
+    except KeyboardInterrupt:  # a second signal, after a command has turned the first one into 130
+        raise SystemExit(STOPPED) from None
+    finally:
+        ignore_signals()
 
 
 @app.callback()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext
 from math import ceil
 from typing import Any, TypeVar
@@ -21,7 +21,9 @@ from rlsys.signals import (
     STOP_SIGNALS,
     call_on_signals,
     children_in_own_session,
+    ignore_signals,
     interrupt_on_signals,
+    renew_handlers,
 )
 
 T = TypeVar("T")
@@ -53,6 +55,9 @@ def ray_session(config: Wanted) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+            # Its core worker puts the system's default in the place of every handler for SIGTERM.
+            # A second SIGTERM during the second that the rest of ray.shutdown takes still kills.
+            renew_handlers()
 
 
 def _connect(config: Wanted) -> None:
@@ -87,41 +92,48 @@ def _join(options: dict[str, Any]) -> None:
         ) from None
 
 
-def run(main: Coroutine[object, object, T]) -> T:
-    """Run `main` as asyncio.run does, but raise the cause inside an exception group by itself."""
+def run(main: Coroutine[object, object, T], stop: Callable[[], None] | None = None) -> T:
+    """Run `main` as asyncio.run does, but raise the cause inside an exception group by itself.
+
+    The first stop signal calls `stop`, or cancels `main` if there is none; later ones do nothing.
+    """
     try:
-        return asyncio.run(_with_signals(main))
+        return asyncio.run(_with_signals(main, stop))
     except BaseExceptionGroup as group:
         raise cause(group) from group
     except ray.exceptions.RayActorError as error:
         raise _death(error) from error
 
 
-async def _with_signals(main: Coroutine[object, object, T]) -> T:
-    """Await `main`; the first stop signal cancels it, unless it handles them itself."""
+async def _with_signals(main: Coroutine[object, object, T], stop: Callable[[], None] | None) -> T:
+    """Await `main`; the first stop signal calls `stop`, or cancels `main` if there is none."""
     task = asyncio.current_task()
     assert task is not None
-    stopped = asyncio.Event()
+    cancel = task.cancel
+    asked = asyncio.Event()
 
-    def stop() -> None:
-        if not stopped.is_set():  # a second signal must not cancel what the first one cleans up
-            stopped.set()
-            task.cancel()
+    def ask() -> None:
+        if not asked.is_set():  # a second signal must not disturb what the first one cleans up
+            asked.set()
+            (stop or cancel)()
 
-    call_on_signals(stop)
+    call_on_signals(ask)
     try:
         return await main
     except asyncio.CancelledError:
-        if stopped.is_set():
+        if asked.is_set():
             raise KeyboardInterrupt from None
         raise
     finally:
         # Before the event loop closes: it would put the system's default in the place of every
-        # handler that `main` added, and a second signal would kill the command while it cleans up.
+        # handler that is left, and a second signal would kill the command while it cleans up.
         loop = asyncio.get_running_loop()
         for sign in STOP_SIGNALS:
             loop.remove_signal_handler(sign)
-        interrupt_on_signals()
+        if asked.is_set():
+            ignore_signals()
+        else:
+            interrupt_on_signals()
 
 
 def cause(error: BaseException) -> BaseException:

@@ -34,7 +34,6 @@ from rlsys.launch.supervision import EngineSupervisor
 from rlsys.launch.trace import Tracer
 from rlsys.launch.weights import connect
 from rlsys.serving.writing import write_run_card
-from rlsys.signals import call_on_signals
 from rlsys.training.checkpoints import Checkpoint, CheckpointStore
 from rlsys.training.durable import naming
 from rlsys.training.evaluation import evaluate_policy, loss_warning
@@ -64,7 +63,8 @@ def train(
         check_layout(config, resumed, reporter.message)
     with ray_session(config):
         shown = GaugedReporter(reporter, config.name)
-        return run(_train(config, inputs, shown, checkpoints, resumed))
+        stop = StopSignal()
+        return run(_train(config, inputs, shown, checkpoints, resumed, stop), stop.set)
 
 
 def evaluate(config: RunConfig, reporter: Reporter) -> str | None:
@@ -98,10 +98,10 @@ async def _train(
     reporter: Reporter,
     checkpoints: CheckpointStore,
     resumed: Checkpoint | None,
+    stop: StopSignal,
 ) -> bool:
     """Start everything and train, under the watchdog."""
-    stop, progress = StopSignal(), Progress()
-    call_on_signals(stop.set)
+    progress = Progress()
     actors: dict[str, ActorHandle] = {}
     async with asyncio.TaskGroup() as tasks:
         watchdog = tasks.create_task(
