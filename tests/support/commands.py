@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,16 +27,26 @@ class Command:
     """One `rlsys` command in a process of its own."""
 
     def __init__(
-        self, run_dir: Path, *words: object, variables: Mapping[str, str] | None = None
+        self,
+        run_dir: Path,
+        *words: object,
+        variables: Mapping[str, str] | None = None,
+        program: Sequence[str] = (),
     ) -> None:
-        """Start `rlsys` with `words`, and with `variables` in its environment."""
+        """Start `rlsys` with `words`, and with `variables` in its environment.
+
+        `program` is a Python script with arguments that runs in the place of `rlsys`.
+        """
         self.run_dir = run_dir
         self._mark = uuid.uuid4().hex
         run_dir.parent.mkdir(parents=True, exist_ok=True)
         self._output = run_dir.with_name(f"{run_dir.name}-{words[0]}-{self._mark}.log")
         with self._output.open("w") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rlsys", *map(str, words), f"run_dir={run_dir}"],
+                [
+                    *(sys.executable, *(program or ("-m", "rlsys"))),
+                    *(*map(str, words), f"run_dir={run_dir}"),
+                ],
                 env=os.environ | {MARK: self._mark} | dict(variables or {}),
                 stdout=output,
                 stderr=subprocess.STDOUT,
