@@ -5,13 +5,15 @@ prompt ── thought, sampled once ──────────────�
              answers            answers          answers
 
 The thought is sampled once, up to the largest budget. The policy does not know the budgets, so the
-thought under a smaller budget would be the beginning of the same thought.
+thought under a smaller budget would be the beginning of the same thought. Between budgets that are
+far apart it is sampled part by part, and the answers at a budget are sampled beside the rest of the
+thought (rlsys.environments.thought_parts).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import ClassVar, Literal, Self
@@ -19,7 +21,6 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 
 from rlsys.algorithms.brpo import truncation_plan
-from rlsys.algorithms.reflection import count_reflections
 from rlsys.algorithms.tree_samples import THOUGHT
 from rlsys.config import AnytimeConfig, BrpoConfig, EnvironmentConfig, ThoughtSection
 from rlsys.environments.anytime_report import report_anytime, report_thoughts
@@ -31,6 +32,13 @@ from rlsys.environments.base import (
     problem_inputs,
 )
 from rlsys.environments.seeds import derive_seed
+from rlsys.environments.thought_parts import part_ends, sample_in_parts
+from rlsys.environments.thought_setup import (
+    CountReflections,
+    reflection_counter,
+    thought_sampler,
+    tokens_after_prompt,
+)
 from rlsys.environments.thoughts import (
     AnswerBranch,
     AnswerRequest,
@@ -39,7 +47,6 @@ from rlsys.environments.thoughts import (
     ThoughtSampler,
 )
 from rlsys.tokenization.prompts import PromptRenderer
-from rlsys.tokenization.think import ThinkTokens
 from rlsys.types import (
     NO_PARENT,
     Completion,
@@ -54,9 +61,6 @@ from rlsys.types import (
     Tokens,
     Verdict,
 )
-
-CountReflections = Callable[[Sequence[int]], int]
-"""Returns the number of reflections in the tokens of a thought."""
 
 PROMPT = 0
 """Index of the prompt in the segments of an episode."""
@@ -83,6 +87,8 @@ class AnytimeEnvironment(EnvironmentClass):
     """True adds the metrics of an evaluation: accuracy of cut responses, and by difficulty."""
     truncation: Literal["close", "zero", "mask"] = "close"
     """What becomes of a thought that has not ended at the largest budget; see AnytimeConfig."""
+    part_ends: tuple[int, ...] = ()
+    """Budgets at which a thought is interrupted, the largest included; empty: it is not."""
 
     @classmethod
     def inputs(cls, context: InputContext) -> Inputs:
@@ -130,8 +136,11 @@ class AnytimeEnvironment(EnvironmentClass):
         `counted` True counts the reflections of the thoughts.
         """
         settings = context.settings(ThoughtSection)
+        sampler = thought_sampler(context, settings)
+        # Without the prefix cache every part would compute all tokens before it again.
+        in_parts = context.config.generation.prefix_caching and sampler.think.end.stop_text is None
         return cls(
-            sampler=thought_sampler(context, settings),
+            sampler=sampler,
             renderer=context.renderer,
             budgets=budgets,
             answers=answers,
@@ -140,23 +149,42 @@ class AnytimeEnvironment(EnvironmentClass):
             seed=context.seed,
             count_reflections=reflection_counter(context, settings) if counted else None,
             evaluates=evaluates,
+            part_ends=part_ends(budgets) if in_parts else (),
         )
 
     async def rollout(self, index: int, task: Problem) -> Group:
-        """Sample the thoughts; answers follow a thought at once, and wait for no other one."""
+        """Sample the thoughts, and the answers of each as soon as its budgets are reached."""
         prompt = self.renderer.render(task)
-
-        async def answered(
-            episode: int,
-        ) -> tuple[Completion, list[AnswerBranch], list[list[GradedAnswer]]]:
-            thought = await self._sample_thought(index, prompt, episode)
-            branches = self.branches(episode, thought)
-            found = await self.sample_answers(index, task, prompt, {episode: thought}, branches)
-            return thought, branches, found
-
-        done = await asyncio.gather(*map(answered, range(self.group_size)))
+        done = await asyncio.gather(
+            *(self._answered(index, task, prompt, episode) for episode in range(self.group_size))
+        )
         thoughts, branches, answers = zip(*done, strict=True)
         return self.group(index, task, prompt, thoughts, [*chain(*branches)], [*chain(*answers)])
+
+    async def _answered(
+        self, index: int, task: Problem, prompt: Tokens, episode: int
+    ) -> tuple[Completion, list[AnswerBranch], list[list[GradedAnswer]]]:
+        """Return one thought, its branches and their answers."""
+        ends = self.part_ends or self.budgets[-1:]
+        seed = self._thought_seed(index)
+        request = ThoughtRequest(prompt, 1, ends[-1], seed + episode, affinity=seed)
+        branches: list[AnswerBranch] = []
+        answers: list[asyncio.Task[list[list[GradedAnswer]]]] = []
+        try:
+            async for thought in sample_in_parts(self.sampler, request, ends):
+                length = len(thought.token_ids)
+                ended = thought.stopped or length == ends[-1]
+                # The answers at a budget are the same, whatever the thought goes on with.
+                reached = self.budgets if ended else [b for b in self.budgets if b <= length]
+                new = self.branches(episode, thought, reached)[len(branches) :]
+                branches += new
+                asking = self.sample_answers(index, task, prompt, {episode: thought}, new)
+                answers.append(asyncio.create_task(asking))
+            found = await asyncio.gather(*answers)
+        finally:
+            for task_of_part in answers:
+                task_of_part.cancel()
+        return thought, branches, [*chain(*found)]
 
     def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
         """Report accuracy per budget and the lengths of thoughts."""
@@ -169,25 +197,21 @@ class AnytimeEnvironment(EnvironmentClass):
         (thoughts,) = await self.sampler.sample_thoughts([request])
         return thoughts
 
-    async def _sample_thought(self, index: int, prompt: Tokens, episode: int) -> Completion:
-        """Sample one of these thoughts; its tokens are the same."""
-        seed = self._thought_seed(index)
-        request = ThoughtRequest(prompt, 1, self.budgets[-1], seed + episode, affinity=seed)
-        ((thought,),) = await self.sampler.sample_thoughts([request])
-        return thought
-
     def _thought_seed(self, index: int) -> int:
         # The seed depends on the run and the group index only. A group that is rolled out again
         # after a restart gets the same seeds, on whatever engine it runs.
         return derive_seed(self.seed, index, "thought")
 
-    def branches(self, episode: int, thought: Completion) -> list[AnswerBranch]:
+    def branches(
+        self, episode: int, thought: Completion, budgets: Sequence[int] | None = None
+    ) -> list[AnswerBranch]:
         """Return the branches at the distinct cuts of a thought.
 
-        None for a thought that has not ended, unless `truncation` is `close`.
+        None for a thought that has not ended, unless `truncation` is `close`. `budgets` None are
+        those of the environment.
         """
         length, closed = len(thought.token_ids), self.sampler.is_closed(thought)
-        plan = truncation_plan(length, closed, self.budgets, self.answers)
+        plan = truncation_plan(length, closed, budgets or self.budgets, self.answers)
         return [
             AnswerBranch(
                 episode,
@@ -316,35 +340,3 @@ class AnytimeEnvironment(EnvironmentClass):
             thoughts=records,
             masked=self.truncation == "mask",
         )
-
-
-def tokens_after_prompt(context: InputContext, *, answer_tokens: int | None = None) -> int:
-    """Return the most tokens after a prompt: thought, closing, end of thought, header, answer."""
-    settings = context.settings(ThoughtSection)
-    think = ThinkTokens.resolve(context.tokenizer, settings)
-    # Training and evaluation use the same engines, so the limit must hold for both.
-    longest = max(settings.longest_thought, context.config.evaluation_budgets[-1])
-    return longest + len(think.cut_ids) + (answer_tokens or settings.answer_tokens)
-
-
-def thought_sampler(context: RolloutContext, settings: ThoughtSection) -> ThoughtSampler:
-    """Return the sampler of an environment with thoughts."""
-    return ThoughtSampler(
-        think=ThinkTokens.resolve(context.tokenizer, settings),
-        decode=context.decode,
-        temperature=context.temperature,
-        top_p=context.top_p,
-        generator=context.generator,
-        grader=context.grader,
-    )
-
-
-def reflection_counter(context: RolloutContext, settings: ThoughtSection) -> CountReflections:
-    """Return a function that counts reflections by the settings `environment.reflections`."""
-    counting = settings.reflections
-
-    def count(thought: Sequence[int]) -> int:
-        text = context.decode(thought)
-        return count_reflections(text, counting.mode, words=counting.words, gap=counting.gap)
-
-    return count

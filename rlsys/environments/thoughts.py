@@ -41,6 +41,8 @@ class ThoughtRequest(NamedTuple):
     seed: int
     affinity: int | None = None
     """See GenerationRequest."""
+    engine: int | None = None
+    """The engine that sampled the last tokens of `prompt`; None for any engine."""
 
 
 class AnswerRequest(NamedTuple):
@@ -123,6 +125,7 @@ class ThoughtSampler:
                     temperature=self.temperature,
                     top_p=self.top_p,
                     seed=request.seed,
+                    engine=request.engine,
                     affinity=request.affinity,
                 )
                 for request in requests

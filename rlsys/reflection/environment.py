@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple
 
 from rlsys.algorithms.reflection import Strength
 from rlsys.config import EnvironmentConfig, ReflectionEpisodes, RevisionConfig
-from rlsys.environments.anytime import AnytimeEnvironment, tokens_after_prompt
+from rlsys.environments.anytime import AnytimeEnvironment
 from rlsys.environments.base import (
     EnvironmentClass,
     InputContext,
@@ -27,6 +27,7 @@ from rlsys.environments.base import (
     problem_inputs,
 )
 from rlsys.environments.seeds import derive_seed
+from rlsys.environments.thought_setup import tokens_after_prompt
 from rlsys.environments.thoughts import AnswerBranch, GradedAnswer, RestRequest
 from rlsys.reflection.detector import (
     Detection,
