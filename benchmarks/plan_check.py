@@ -1,6 +1,7 @@
 """What `rlsys plan` predicts against what `rlsys train` needs: memory and seconds of real runs.
 
     python benchmarks/plan_check.py OUT
+    python benchmarks/plan_check.py OUT --runs brpo-8k,grpo-8k --steps 3 --limit 250
     python benchmarks/plan_check.py OUT --runs split-1k           # needs two GPUs
     python benchmarks/plan_check.py OUT --device cpu --runs toy   # proves the script
 
@@ -14,14 +15,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +30,6 @@ import psutil
 from rlsys.assets import shipped_path
 from rlsys.config import RunConfig
 from rlsys.config.loading import load_config
-from rlsys.launch.worker import RUN_MARK
 from rlsys.planning.cards import DEFAULT, GIB, Card, local_cards
 from rlsys.planning.layout import HOST
 from rlsys.planning.memory import PROCESS_BYTES
@@ -39,8 +37,8 @@ from rlsys.planning.plan import RunPlan, plan_run, read_shapes
 from rlsys.planning.time import seconds_of
 from rlsys.planning.workload import Lengths
 from rlsys.reporting.metrics_file import METRICS
+from whole_runs import ROOT, cards_used_gib, environment, running, training_steps
 
-ROOT: Final = Path(__file__).parents[1]
 PROMPT_TOKENS: Final = 32
 """Of the arithmetic problems under the tokenizer that ships with rlsys, about."""
 POLL_S: Final = 0.5
@@ -53,6 +51,7 @@ COMMON: Final = (
     "evaluation.budgets=[16]",
     "checkpoint.every=0",
     "learner.optimizer.learning_rate=1e-6",
+    "rollout.max_staleness=0",  # so that a step is the sum of its parts
 )
 GPU: Final = ("model.dtype=bfloat16", "environment.answers=2", "environment.answer_tokens=32")
 SHARED: Final = (
@@ -60,6 +59,21 @@ SHARED: Final = (
     "generation.gpus_per_engine=0.5",
     "generation.gpu_memory_utilization=0.25",  # must be free when the engine starts
 )
+
+LONG: Final = (
+    "model.dtype=bfloat16",
+    "learner.gpus_per_rank=0.5",
+    "generation.gpus_per_engine=0.5",
+    "generation.gpu_memory_utilization=0.2",
+    "generation.kv_cache_mib=16384",
+    "learner.gradient_checkpointing=true",
+    "learner.logits_chunk=4096",
+    "environment.answers=4",
+    "environment.answer_tokens=118",
+    "batch.problems=4",
+    "batch.group_size=8",
+)
+"""32 thoughts of 8,000 tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +135,11 @@ RUNS: Final = {
             "generation.gpu_memory_utilization=0.8",
         ),
     ),
+    "brpo-8k": Run(shape="1.5b", settings=(*LONG, "environment.budgets=[2000,4000,6000,8000]")),
+    "grpo-8k": Run(
+        shape="1.5b",
+        settings=(*LONG, "environment.budgets=[8000]", "environment.answers=1"),
+    ),
     "toy": Run(
         shape="tiny",
         settings=(
@@ -145,9 +164,7 @@ def main() -> None:
     """Run what was asked for, one after the other."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument(
-        "--runs", default="shared-1k,shared-small,shared-4k", help="comma-separated"
-    )
+    parser.add_argument("--runs", default=DEFAULT_RUNS, help="comma-separated")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--steps", type=int, default=4, help="steps of a run, the first included")
     parser.add_argument("--limit", type=float, default=130.0, help="seconds of a run at most")
@@ -186,7 +203,7 @@ def _check(
         # In a process of its own, so that this one has no CUDA context.
         maker = ROOT / "benchmarks" / "speed_model.py"
         making = [sys.executable, maker, model, asked.tokenizer, "--shape", run.shape]
-        subprocess.run(list(map(str, making)), check=True, env=_environment())
+        subprocess.run(list(map(str, making)), check=True, env=environment())
     words = [
         f"run_dir={scratch / name}",
         f"model.path={model}",
@@ -240,14 +257,14 @@ def _measured(
     cards: dict[int, float] = {}
     log = asked.out / f"{name}.log"
     started = time.monotonic()
-    with log.open("w") as output, _process(command, output) as process:
+    with log.open("w") as output, running(command, output) as process:
         rows: list[dict[str, float]] = []
         while len(rows) < asked.steps and process.poll() is None:
             if time.monotonic() - started > asked.limit:
                 break
             time.sleep(POLL_S)
-            rows = _steps(scratch / name / METRICS)
-            for index, used in enumerate(_used_gib() if asked.device == "cuda" else ()):
+            rows = training_steps(scratch / name / METRICS)
+            for index, used in enumerate(cards_used_gib() if asked.device == "cuda" else ()):
                 cards[index] = max(cards.get(index, 0.0), used)
     if len(rows) < 2:
         tail = "".join(log.read_text(errors="replace").splitlines(keepends=True)[-20:])
@@ -266,70 +283,14 @@ def _measured(
         "generation_s": median("time/generation"),
         "training_s": median("time/training"),
         "sync_s": median("time/sync"),
+        "paused_s": median("time/paused"),
+        "busy_learner": median("busy/learner"),
+        "busy_engines": median("busy/engines"),
+        "gap_mean": later[0]["gap/mean"],
         "first_step_s": round(rows[0]["time/step"], 3),
         "thought_tokens": median("thought/length"),
         "whole_run_s": round(time.monotonic() - started, 1),
     }
-
-
-def _steps(metrics: Path) -> list[dict[str, float]]:
-    """Return the rows of finished training steps."""
-    if not metrics.exists():
-        return []
-    lines = metrics.read_text().splitlines(keepends=True)
-    rows = [json.loads(line) for line in lines if line.endswith("\n")]
-    return [row for row in rows if "time/step" in row]
-
-
-def _used_gib() -> list[float]:
-    """Return the used memory of every card."""
-    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    listed = subprocess.run(query, capture_output=True, text=True, check=True).stdout
-    return [int(line) / 1024 for line in listed.split()]
-
-
-@contextmanager
-def _process(command: Sequence[str], output: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a command; at the end kill it and every process that it started.
-
-    A signal to stop would make the run save a checkpoint and export its model, which takes longer
-    than the steps.
-    """
-    process = subprocess.Popen(
-        command, stdout=output, stderr=subprocess.STDOUT, env=_environment(), cwd=ROOT
-    )
-    try:
-        yield process
-    finally:
-        started = psutil.Process(process.pid).children(recursive=True) if _alive(process) else []
-        process.kill()
-        process.wait()
-        # Ray's processes end when their driver is gone, and engines when their actor is gone.
-        _, left = psutil.wait_procs([*started, *_marked(process.pid)], timeout=15)
-        for each in left:
-            each.kill()
-        psutil.wait_procs(left, timeout=15)
-
-
-def _alive(process: subprocess.Popen[bytes]) -> bool:
-    return process.poll() is None
-
-
-def _marked(driver: int) -> list[psutil.Process]:
-    """Return the processes of a run that carry its mark."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(RUN_MARK) == str(driver):
-                found.append(process)
-        except psutil.Error:
-            continue  # it ended meanwhile, or belongs to somebody else
-    return found
-
-
-def _environment() -> dict[str, str]:
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def _versions() -> dict[str, str]:

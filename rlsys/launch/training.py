@@ -287,17 +287,19 @@ class _Run:
             stop=self.stop,
             progress=self.progress,
             departure=self.followed.departure,
-            extra_metrics=self._extra_metrics,
+            extra_metrics=partial(self._extra_metrics, weights),
             after_step=self.tracer.after_step,
         )
         return parts, weights
 
-    async def _extra_metrics(self) -> dict[str, float]:
-        """Metrics of a run whose grading is audited, and of one in which an engine died."""
-        audited = await self.audit.metrics() if self.config.grading.audit_share else {}
+    async def _extra_metrics(self, weights: WeightSync) -> dict[str, float]:
+        """Metrics of the sync, of a run whose grading is audited, and of engines that died."""
+        metrics = {"time/paused": weights.paused_s}
+        if self.config.grading.audit_share:
+            metrics |= await self.audit.metrics()
         if not self.supervisor.restarts:
-            return audited
-        return audited | {
+            return metrics
+        return metrics | {
             "engines/alive": float(self.supervisor.alive),
             "engines/restarts": float(self.supervisor.restarts),
             "requests/rerouted": float(await self.processes.runner.rerouted()),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -101,6 +102,9 @@ class WeightSync:
     collective gets a new group, and anything else the way that leads to their nodes."""
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the weights of the learner change or travel."""
+    paused_s: float = 0.0
+    """Seconds in which no engine served in the last update."""
+    _paused_at: float = 0.0
     _publishing: bool = False
     _version: int = 0
     _grouped: frozenset[int] = frozenset()
@@ -167,7 +171,9 @@ class WeightSync:
                 # Before the transfer, while the engines still serve.
                 expected = await self.source.sequence_logprobs(self.canary)
                 await self._transfer(version, sink)
-                return await sink.verify(self.canary, expected, self.tolerance)
+                gap = await sink.verify(self.canary, expected, self.tolerance)
+                self.paused_s = time.monotonic() - self._paused_at
+                return gap
         except TimeoutError as error:
             if self.collective and sink.members != before:
                 raise LearnerDied(
@@ -196,6 +202,7 @@ class WeightSync:
 
     async def _broadcast(self, sink: WeightSink) -> None:
         # Nothing can be sent ahead: a broadcast needs its receivers, and those an open reload.
+        self._paused_at = time.monotonic()
         await sink.begin_update()
         # Only now: whoever is missing has left by the call before, and a group with a dead member
         # would wait for it for ever.
@@ -210,6 +217,7 @@ class WeightSync:
         # All of it while the engines go on serving: a second copy of the weights costs less than
         # engines that wait.
         sent = await self.source.send()
+        self._paused_at = time.monotonic()
         await sink.begin_update()
         await sink.receive(self.buckets, sent)
 

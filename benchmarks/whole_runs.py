@@ -1,0 +1,78 @@
+"""Whole runs as processes of a benchmark: their steps, their cards, and an end without remains."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from rlsys.launch.worker import RUN_MARK
+
+ROOT: Final = Path(__file__).parents[1]
+
+
+def training_steps(metrics: Path) -> list[dict[str, float]]:
+    """Return the rows of finished training steps."""
+    if not metrics.exists():
+        return []
+    lines = metrics.read_text().splitlines(keepends=True)
+    rows = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [row for row in rows if "time/step" in row]
+
+
+def cards_used_gib() -> list[float]:
+    """Return the used memory of every card."""
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    listed = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+    return [int(line) / 1024 for line in listed.split()]
+
+
+@contextmanager
+def running(command: Sequence[str], output: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command; at the end kill it and every process that it started.
+
+    A signal to stop would make the run save a checkpoint and export its model, which takes longer
+    than the steps.
+    """
+    process = subprocess.Popen(
+        command, stdout=output, stderr=subprocess.STDOUT, env=environment(), cwd=ROOT
+    )
+    try:
+        yield process
+    finally:
+        started = psutil.Process(process.pid).children(recursive=True) if _alive(process) else []
+        process.kill()
+        process.wait()
+        # Ray's processes end when their driver is gone, and engines when their actor is gone.
+        _, left = psutil.wait_procs([*started, *_marked(process.pid)], timeout=15)
+        for each in left:
+            each.kill()
+        psutil.wait_procs(left, timeout=15)
+
+
+def _alive(process: subprocess.Popen[bytes]) -> bool:
+    return process.poll() is None
+
+
+def _marked(driver: int) -> list[psutil.Process]:
+    """Return the processes of a run that carry its mark."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(RUN_MARK) == str(driver):
+                found.append(process)
+        except psutil.Error:
+            continue  # it ended meanwhile, or belongs to somebody else
+    return found
+
+
+def environment() -> dict[str, str]:
+    """Return the variables of a process that imports this checkout."""
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
