@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
+from commands import wait_until
 from scripted import sample
 
 from rlsys.config import RunConfig
@@ -92,7 +93,7 @@ def play(
             group = await environment.rollout(0, problem)
             (keeper,) = set(psutil.Process().children()) - others
             (host,) = keeper.children()
-            assert host.children() == []
+            assert wait_until(lambda: host.children() == [], 60)  # a killed agent ends in its time
             return group
         finally:
             await environment.close()

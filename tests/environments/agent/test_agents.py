@@ -11,6 +11,7 @@ import httpx
 import psutil
 import pytest
 from agent_play import TOKENIZER, Engine, config_of, environment_of, play
+from commands import wait_until
 
 from rlsys.algorithms.samples import build_samples
 from rlsys.environments.agent import host
@@ -82,7 +83,7 @@ def test_an_agent_that_fails_scores_0_and_leaves_nothing(
         assert words in str(episode.agent.failure)
     report = environment.report(group, ())
     assert report.numbers["agent/failed"].tolist() == [1.0, 1.0]
-    assert _sleeping() <= before
+    assert wait_until(lambda: _sleeping() <= before, 60)
 
 
 def _sleeping() -> set[int]:
@@ -130,7 +131,7 @@ def test_agents_end_with_the_process_that_started_them_and_others_start_again(ki
         (keeper if killed == "keeper" else host).kill()
         first = await running
         assert psutil.wait_procs(started, 60)[1] == []
-        assert _sleeping() <= before
+        assert wait_until(lambda: _sleeping() <= before, 60)
         await agents.start()
         agents._limit_s = 0.5
         second = await agents.run(TASK, endpoint, session)
