@@ -44,7 +44,7 @@ def test_a_session_on_a_replica(port: int) -> None:
     settings: dict[str, object] = {"max_sessions": "1", "environment.problems": 3}
     serve.run(application(settings), name="economics", route_prefix="/")
     url = f"http://127.0.0.1:{port}"
-    assert requests.get(f"{url}/health", timeout=10).status_code == 200
+    assert requests.get(f"{url}/health", timeout=60).status_code == 200
     with session(url) as ask:
         assert reset(ask, seed=1)["data"]["observation"]["num_questions"] == 3
         assert step(ask, "\\boxed{1}")["type"] == "observation"

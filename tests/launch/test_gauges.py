@@ -64,7 +64,7 @@ def scraped(url: str, wanted: str) -> dict[tuple[str, str], float]:
     while time.monotonic() < deadline and not any(wanted in key for key in found):
         time.sleep(1)
         try:
-            text = requests.get(url, timeout=5).text
+            text = requests.get(url, timeout=60).text
         except requests.RequestException:
             continue
         for name, labels, value in re.findall(r"^(ray_rlsys_\w+)\{(.*)\} (\S+)$", text, re.M):

@@ -83,7 +83,7 @@ class Session:
 
     def __call__(self, frame: object) -> Any:
         self.websocket.send(frame if isinstance(frame, str | bytes) else json.dumps(frame))
-        return json.loads(self.websocket.recv(timeout=30))
+        return json.loads(self.websocket.recv(timeout=120))
 
 
 @contextmanager

@@ -85,18 +85,18 @@ def test_session_limit_idle_timeout_and_clients_that_leave(tmp_path: Path) -> No
         with session(small.url) as one, session(small.url) as two:
             assert reset(one, seed=1)["type"] == reset(two, seed=1)["type"] == "observation"
             with session(small.url) as three:
-                refused = json.loads(three.websocket.recv(timeout=10))
+                refused = json.loads(three.websocket.recv(timeout=60))
                 assert code(refused) == "CAPACITY_REACHED"
                 with pytest.raises(ConnectionClosed):
-                    three.websocket.recv(timeout=10)
+                    three.websocket.recv(timeout=60)
             with pytest.raises(EpisodeLost, match="raise the server's max_sessions"):
                 asyncio.run(begin(served_sessions(small.url)))
             assert step(one, "x")["type"] == "observation"
-            ended = json.loads(one.websocket.recv(timeout=10))
+            ended = json.loads(one.websocket.recv(timeout=60))
             assert code(ended) == "SESSION_ERROR"
             assert "nothing was sent for 1.5 s" in ended["data"]["message"]
             with pytest.raises(ConnectionClosed):
-                one.websocket.recv(timeout=10)
+                one.websocket.recv(timeout=60)
         for _ in range(2):
             wait_for_a_free_session(small.url)
             leave_in_the_middle_of_a_step(small.url)
