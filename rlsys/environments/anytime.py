@@ -167,23 +167,23 @@ class AnytimeEnvironment(EnvironmentClass):
         """Return one thought, its branches and their answers."""
         ends = self.part_ends or self.budgets[-1:]
         seed = self._thought_seed(index)
-        request = ThoughtRequest(prompt, 1, ends[-1], seed + episode, affinity=seed)
+        whole = ThoughtRequest(prompt, 1, ends[-1], seed + episode, affinity=seed)
         branches: list[AnswerBranch] = []
-        answers: list[asyncio.Task[list[list[GradedAnswer]]]] = []
+        answering: list[asyncio.Task[list[list[GradedAnswer]]]] = []
         try:
-            async for thought in sample_in_parts(self.sampler, request, ends):
+            async for thought in sample_in_parts(self.sampler, whole, ends):
                 length = len(thought.token_ids)
                 ended = thought.stopped or length == ends[-1]
                 # The answers at a budget are the same, whatever the thought goes on with.
                 reached = self.budgets if ended else [b for b in self.budgets if b <= length]
                 new = self.branches(episode, thought, reached)[len(branches) :]
                 branches += new
-                asking = self.sample_answers(index, task, prompt, {episode: thought}, new)
-                answers.append(asyncio.create_task(asking))
-            found = await asyncio.gather(*answers)
-        finally:
-            for task_of_part in answers:
-                task_of_part.cancel()
+                answers = self.sample_answers(index, task, prompt, {episode: thought}, new)
+                answering.append(asyncio.create_task(answers))
+            found = await asyncio.gather(*answering)
+        finally:  # a part that failed leaves answers that nobody waits for
+            for request in answering:
+                request.cancel()
         return thought, branches, [*chain(*found)]
 
     def report(self, group: Group, samples: Sequence[Sample]) -> GroupReport:
