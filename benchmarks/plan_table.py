@@ -69,7 +69,7 @@ def planned(row: dict[str, Any]) -> str:
         ranks=1,
         rows=rows,
         predicted=rows.rows_per_pass * rows.trees_per_row * (tree.thought + answers),
-        checkpointing=row["checkpointing"],
+        checkpointed=28 * row["checkpointing"],
         compiled=row["compile"],
         logits_chunk=row["logits_chunk"],
         reference=False,
@@ -84,7 +84,7 @@ def planned(row: dict[str, Any]) -> str:
         trained_parameters=SHAPE.parameters,
         ranks=1,
         optimizer_steps=1,
-        checkpointing=row["checkpointing"],
+        checkpointed=28 * row["checkpointing"],
         compiled=row["compile"],
         extra_forwards=0,
     )

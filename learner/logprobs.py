@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from learner.attention import attention_implementation, tree_mask
+from learner.checkpointing import checkpoint_layers
 from learner.logprob_head import LogprobHead, matmul_float32
 from learner.lora import add_adapters
 from learner.paths import unpack_paths
@@ -120,16 +121,18 @@ def load_policy(
     *,
     dtype: torch.dtype,
     device: torch.device,
-    gradient_checkpointing: bool,
+    gradient_checkpointing: bool | int,
     compiled: bool = False,
     lora: LoraConfig | None = None,
 ) -> PolicyModel:
     """Load a checkpoint folder (or hub name) for training; code in that folder is never run.
 
     With `lora` its weights are frozen and adapters are trained in their place. With `compiled`
-    torch.compile fuses the small kernels of every layer.
+    torch.compile fuses the small kernels of every layer. `gradient_checkpointing` is that of
+    learner.checkpointing.checkpoint_layers.
 
     Raises:
+        ConfigError: more layers are to be checkpointed than the model has.
         ModelError: the learner cannot train a model of this type.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -150,8 +153,7 @@ def load_policy(
         _check_logits(model, path)
     if lora is not None:
         add_adapters(model, lora)
-    if gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    checkpoint_layers(model, gradient_checkpointing)
     # Paths differ in length from step to step, and every length would be compiled.
     if compiled and packed:
         # Layer by layer: their code is the same, so one compilation serves all of them.

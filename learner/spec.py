@@ -17,6 +17,7 @@ class LearnerSpec:
     dtype: Literal["float32", "bfloat16"]
     seed: int
     config: LearnerConfig
+    """`gradient_checkpointing` is not `auto` here: rlsys.launch.checkpointing has decided."""
     loss: LossConfig
     """With aggregation `constant`, `constant` is set: the largest possible episode in tokens."""
     temperature: float
@@ -36,12 +37,21 @@ class LearnerSpec:
     def __post_init__(self) -> None:
         if self.loss.aggregation == "constant" and self.loss.constant is None:
             raise ValueError("aggregation 'constant' needs loss.constant, the tokens to divide by")
+        if self.config.gradient_checkpointing == "auto":
+            raise ValueError("gradient_checkpointing 'auto' must be a number of layers by now")
 
     @property
     def needs_reference(self) -> bool:
         """True if the loss compares the policy with the one at the start of the run."""
         with_kl = self.objective == "policy" and self.loss.kl_coefficient > 0
         return with_kl or self.objective == "rpo"
+
+    @property
+    def checkpointing(self) -> bool | int:
+        """Layers that are checkpointed, as learner.checkpointing.asked_layers takes them."""
+        setting = self.config.gradient_checkpointing
+        assert setting != "auto"
+        return setting
 
     @property
     def device_type(self) -> Literal["cpu", "cuda"]:

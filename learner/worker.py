@@ -89,7 +89,7 @@ class LearnerWorker:
         policy = self._load(
             spec.model_path,
             spec.dtype,
-            gradient_checkpointing=spec.config.gradient_checkpointing,
+            gradient_checkpointing=spec.checkpointing,
             lora=lora,
         )
         self.engine = build_engine(policy, spec)
@@ -301,7 +301,7 @@ class LearnerWorker:
         path: str,
         dtype: str,
         *,
-        gradient_checkpointing: bool = False,
+        gradient_checkpointing: bool | int = False,
         lora: LoraConfig | None = None,
     ) -> PolicyModel:
         return load_policy(

@@ -5,7 +5,15 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 
 from rlsys.config.base import Fraction, NonNegativeFloat, NonNegativeInt, Section, Share
 
@@ -116,7 +124,11 @@ class LearnerConfig(Section):
     """Length of a packed row; grown to the longest tree if that is longer."""
     micro_batch_rows: PositiveInt = 8
     """Rows per forward and backward pass."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool | NonNegativeInt | Literal["auto"] = False
+    """Layers whose activations are computed again in the backward pass and not kept: true for all,
+    false for none, or the number of layers, counted from the first one. auto takes the fewest with
+    which a rank fits its part of the card, by the memory of `rlsys plan`: on the CPU none, and all
+    where that memory is unknown. Gradients are the same."""
     compile: bool = True
     """Compile every layer with torch.compile: on GPUs, below ZeRO stage 3."""
     logits_chunk: PositiveInt = 1024
@@ -126,6 +138,17 @@ class LearnerConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     restarts: NonNegativeInt = 2
     """How often all ranks are started again from the last checkpoint after one of them died."""
+
+    @field_validator("gradient_checkpointing", mode="wrap")
+    @classmethod
+    def _one_sentence(cls, value: object, check: ValidatorFunctionWrapHandler) -> object:
+        try:
+            return check(value)
+        except ValidationError:  # which has a sentence for each of the three types
+            raise ValueError(
+                f"learner.gradient_checkpointing {value!r} must be true, false, auto, or a number "
+                "of layers"
+            ) from None
 
     @model_validator(mode="after")
     def _offload_needs_zero(self) -> LearnerConfig:

@@ -19,8 +19,9 @@ from actors.pools import GenerationPool, GradingPool
 from actors.reflection import ReflectionPool
 from learner.group import LearnerGroup
 from learner.spec import LearnerSpec
-from rlsys.config import RunConfig
+from rlsys.config import LearnerConfig, RunConfig
 from rlsys.environments.base import Inputs, ReflectionModel
+from rlsys.launch.checkpointing import with_checkpointed_layers
 from rlsys.launch.engines import close_within_limit, engine_pool, reflection_pool
 from rlsys.launch.homes import EngineHomes
 from rlsys.launch.node_checks import check_nodes
@@ -114,6 +115,7 @@ async def training_processes(
     """
     placement = await reserve_placement(config, tell, moved)
     await check_nodes(config, placement)
+    settings = await with_checkpointed_layers(config, placement, tell)
     engines, homes = _engines(config, inputs, placement)
     reflection = _reflection_pool(config, inputs, placement.reflection)
     folder = weights_folder(config.run_dir)
@@ -123,7 +125,7 @@ async def training_processes(
     runner, services = _runner(config, inputs, placement, engines, reflection, moved)
     starting = asyncio.ensure_future(_start(config, engines, reflection))
     try:
-        learner = await LearnerGroup.start(_learner_spec(config), placement.ranks)
+        learner = await LearnerGroup.start(_learner_spec(config, settings), placement.ranks)
         await starting
         yield Processes(
             learner=learner,
@@ -219,12 +221,12 @@ def environment_indices(names: Iterable[str]) -> list[int]:
     return [int(n.removeprefix(ENVIRONMENT)) for n in names if n.startswith(ENVIRONMENT)]
 
 
-def _learner_spec(config: RunConfig) -> LearnerSpec:
+def _learner_spec(config: RunConfig, settings: LearnerConfig) -> LearnerSpec:
     return LearnerSpec(
         model_path=str(resolve_model_path(config.model.path)),
         dtype=config.model.dtype,
         seed=config.seed,
-        config=config.learner,
+        config=settings,
         loss=config.resolved_loss,
         temperature=config.generation.temperature,
         objective="policy",

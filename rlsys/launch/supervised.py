@@ -7,6 +7,7 @@ import time
 from learner.group import LearnerGroup, StoredSamples
 from learner.spec import LearnerSpec
 from rlsys.config import LossConfig, PreferenceFile, SftConfig
+from rlsys.launch.checkpointing import with_checkpointed_layers
 from rlsys.launch.node_checks import check_nodes
 from rlsys.launch.placement import reserve_placement
 from rlsys.launch.session import ray_session, run
@@ -31,11 +32,13 @@ def sft(config: SftConfig, rows: SupervisedRows, reporter: Reporter) -> None:
 
 async def _sft(config: SftConfig, rows: SupervisedRows, reporter: Reporter) -> None:
     pairs = isinstance(config.data, PreferenceFile)
+    placement = await reserve_placement(config, reporter.message)
+    await check_nodes(config, placement)
     spec = LearnerSpec(
         model_path=str(resolve_model_path(config.model.path)),
         dtype=config.model.dtype,
         seed=config.seed,
-        config=config.learner,
+        config=await with_checkpointed_layers(config, placement, reporter.message),
         # Each pair has the same weight, whatever its length; of single responses, each token has.
         loss=LossConfig(aggregation="sequence_mean" if pairs else "token_mean"),
         temperature=1.0,
@@ -43,8 +46,6 @@ async def _sft(config: SftConfig, rows: SupervisedRows, reporter: Reporter) -> N
         rpo=config.rpo,
         total_steps=config.steps,
     )
-    placement = await reserve_placement(config, reporter.message)
-    await check_nodes(config, placement)
     learner = await LearnerGroup.start(spec, placement.ranks)
     try:
         await _steps(config, rows, learner, reporter)

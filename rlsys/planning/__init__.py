@@ -3,7 +3,10 @@
 shape      parameters, FLOPs and cache bytes of a model, from its config.json
 cards      memory and speed of GPUs
 workload   tokens of an episode and of a training step, rows of the learner
+activations bytes per token that a layer keeps for its backward pass
 memory     bytes on a card, part by part
+checkpointing
+           how many layers are checkpointed, so that the learner fits
 layout     which process runs on which card
 places     the memory of every card
 time       seconds of a training step, part by part, and what bounds each

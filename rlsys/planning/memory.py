@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rlsys.planning.activations import compiled_layer_bytes, layer_bytes, norm_bytes
 from rlsys.planning.shape import ModelShape
 from rlsys.planning.workload import LearnerRows
 
@@ -63,7 +64,8 @@ class LearnerNeeds:
     rows: LearnerRows
     predicted: int
     """Trained tokens of one micro-batch, which are those that need logits."""
-    checkpointing: bool
+    checkpointed: int
+    """Layers that are computed again in the backward pass: the first ones."""
     compiled: bool
     """True if every layer is compiled."""
     logits_chunk: int
@@ -84,7 +86,7 @@ class LearnerMemory:
     states: tuple[Part, ...]
     """What is there from the first optimizer step to the end of the run."""
     backward: tuple[Part, ...]
-    """What comes on top while a micro-batch is at the start of its backward pass."""
+    """What comes on top at the fullest moment of the backward pass of a micro-batch."""
     update: tuple[Part, ...]
     """What comes on top inside the optimizer's update, when `backward` is free again."""
 
@@ -107,16 +109,9 @@ def learner_memory(needs: LearnerNeeds) -> LearnerMemory:
     states.append(Part("teacher", needs.teacher))
     if needs.kept_for_sync:
         states.append(Part("weights held for the engine", needs.kept_for_sync))
-    # The head goes backward before the first layer is computed again, so the larger of both counts.
-    head, again = head_bytes(needs), recomputed_bytes(needs)
-    backward = (
-        Part("activations", activation_bytes(needs)),
-        Part("log-prob head", head) if head > again else Part("one layer, computed again", again),
-        Part("gradients being reduced", _bucket_bytes(needs)),
-    )
     return LearnerMemory(
         states=tuple(part for part in states if part.size),
-        backward=tuple(part for part in backward if part.size),
+        backward=max(_at_the_head(needs), _at_a_checkpoint(needs), key=total),
         update=() if needs.offload else (Part("optimizer's workspace", _update_bytes(needs)),),
     )
 
@@ -184,66 +179,52 @@ def _update_bytes(needs: LearnerNeeds) -> int:
     return 4 * share * (2 if copied else 1)
 
 
-def activation_bytes(needs: LearnerNeeds) -> int:
-    """Bytes that the transformer's layers keep for the backward pass of one micro-batch.
+def _at_the_head(needs: LearnerNeeds) -> tuple[Part, ...]:
+    """Parts while the log-prob head goes backward: the activations of all layers are there."""
+    kept = (needs.shape.layers - needs.checkpointed) * _layer_bytes(needs)
+    parts = (
+        Part("activations", input_bytes(needs) + needs.rows.pass_slots * kept),
+        Part("log-prob head", head_bytes(needs)),
+        Part("gradients being reduced", _bucket_bytes(needs)),
+    )
+    return tuple(part for part in parts if part.size)
 
-    Without checkpointing that is everything autograd saves in every layer, with it the input of
-    every layer.
+
+def _at_a_checkpoint(needs: LearnerNeeds) -> tuple[Part, ...]:
+    """Parts while the last checkpointed layer is computed again; empty without one.
+
+    It comes after the head and after all layers without checkpoint, whose activations are free.
+    """
+    if not needs.checkpointed:
+        return ()
+    parts = (
+        Part("activations", input_bytes(needs)),
+        Part("one layer, computed again", recomputed_bytes(needs)),
+        Part("gradients being reduced", _bucket_bytes(needs)),
+    )
+    return tuple(part for part in parts if part.size)
+
+
+def input_bytes(needs: LearnerNeeds) -> int:
+    """Bytes that the checkpointed layers keep for the backward pass of one micro-batch.
+
+    That is the input of each of them, and the rotary angles, which all layers share.
     """
     shape, size = needs.shape, needs.itemsize
-    layer = size * shape.hidden if needs.checkpointing else _layer_bytes(needs)
-    rotary = 2 * size * shape.head_dim  # cosines and sines, which all layers share
-    return needs.rows.pass_slots * (rotary + shape.layers * layer)
+    rotary = 2 * size * shape.head_dim  # cosines and sines
+    return needs.rows.pass_slots * (rotary + needs.checkpointed * size * shape.hidden)
 
 
 def recomputed_bytes(needs: LearnerNeeds) -> int:
-    """Bytes of the one layer that checkpointing computes again, with the gradients of its MLP."""
+    """Bytes of the layer that is computed again, with the gradients of its MLP."""
     shape, size = needs.shape, needs.itemsize
     layer = _layer_bytes(needs) + 3 * size * shape.intermediate
-    return needs.rows.pass_slots * layer * needs.checkpointing
+    return needs.rows.pass_slots * layer
 
 
 def _layer_bytes(needs: LearnerNeeds) -> int:
     count = compiled_layer_bytes if needs.compiled else layer_bytes
     return count(needs.shape, needs.itemsize)
-
-
-def layer_bytes(shape: ModelShape, itemsize: int) -> int:
-    """Bytes per token that autograd saves in one layer of transformers' Llama, Qwen2 or Qwen3.
-
-    A norm saves its input in float32, the root of its variance, the normalised input and its
-    output. Attention saves query, key, value, its output and a float32 number per head. The MLP
-    saves gate, activated gate, up and their product.
-    """
-    norms = 2 * (_norm_bytes(shape.hidden, itemsize) + itemsize * shape.hidden)
-    normed_heads = (shape.heads + shape.kv_heads) * shape.qk_norm
-    qk_norm = normed_heads * _norm_bytes(shape.head_dim, itemsize)
-    mlp = 4 * itemsize * shape.intermediate
-    return norms + _attention_bytes(shape, itemsize) + qk_norm + mlp
-
-
-def compiled_layer_bytes(shape: ModelShape, itemsize: int) -> int:
-    """The same for a layer under torch.compile, which computes cheap steps again.
-
-    It saves the inputs of matrix products (outputs of both norms, product of the MLP), and what the
-    other steps follow from: input of the layer, sum after attention, gate and up. So it saves 8 GiB
-    of 61 in benchmarks/results/learner_speed_H200.jsonl.
-    """
-    norms = 4 * itemsize * shape.hidden + 8
-    normed_heads = (shape.heads + shape.kv_heads) * shape.qk_norm
-    qk_norm = normed_heads * (itemsize * shape.head_dim + 4)
-    mlp = 3 * itemsize * shape.intermediate
-    return norms + _attention_bytes(shape, itemsize) + qk_norm + mlp
-
-
-def _attention_bytes(shape: ModelShape, itemsize: int) -> int:
-    """Bytes per token that FlexAttention saves: inputs, output, a float32 number per head."""
-    return itemsize * 2 * (shape.query_size + shape.kv_size) + 4 * shape.heads
-
-
-def _norm_bytes(width: int, itemsize: int) -> int:
-    """Bytes that an RMSNorm of `width` numbers saves, its output left out."""
-    return (4 + itemsize) * width + 4
 
 
 def head_bytes(needs: LearnerNeeds) -> int:
@@ -255,7 +236,7 @@ def head_bytes(needs: LearnerNeeds) -> int:
     gradient. When the chunk's part of that gradient is made, it is there twice.
     """
     shape, size = needs.shape, needs.itemsize
-    last_norm = (_norm_bytes(shape.hidden, size) + size * shape.hidden) * needs.rows.pass_slots
+    last_norm = (norm_bytes(shape.hidden, size) + size * shape.hidden) * needs.rows.pass_slots
     hidden = 2 * size * shape.hidden * needs.predicted
     logits = min(needs.logits_chunk, needs.predicted) * shape.vocabulary
     before = (4 + size) * logits if needs.predicted > needs.logits_chunk else 0

@@ -9,15 +9,14 @@ from typing import Final
 from rlsys.config import EnginesConfig, LearnerConfig, ModelConfig, RunConfig
 from rlsys.launch.resources import colocated, transport_of
 from rlsys.planning.cards import Card
+from rlsys.planning.checkpointing import checkpointed_layers, rank_room, reserved_parts
 from rlsys.planning.layout import HOST, layout
 from rlsys.planning.memory import (
-    ALLOCATOR_SLACK,
     BATCH_TOKENS,
     EngineMemory,
     EngineNeeds,
     LearnerMemory,
     LearnerNeeds,
-    Part,
     engine_memory,
     learner_memory,
     total,
@@ -74,8 +73,11 @@ class RunPlan:
     rows: LearnerRows
     """Rows of the longest episodes."""
     learner: LearnerMemory
-    backward: Mapping[bool, int]
-    """Bytes of the learner's activations and its head, without and with gradient checkpointing."""
+    checkpointed: int
+    """Layers of the policy that are checkpointed: the first ones."""
+    backward: Mapping[int, int]
+    """Bytes of a backward pass beside the learner's states, by the number of checkpointed layers:
+    none, those of this run, all."""
     engine: EngineMemory
     reflection: EngineMemory | None
     places: tuple[PlacePlan, ...]
@@ -111,8 +113,6 @@ def plan_run(
         for wanted in (Lengths(), lengths or Lengths())
     )
     rows = learner_rows(config, longest)
-    needs = _learner_needs(config, shapes, longest, rows)
-    learner = learner_memory(needs)
     memory = (card.memory, host_memory or 0)
     engine = _engine(config, config.model, config.generation, shapes.policy, memory, longest)
     reflection = None
@@ -121,9 +121,14 @@ def plan_run(
         reflection = _engine(
             config, wanted.model, wanted.generation, shapes.reflection, memory, longest
         )
-    memories = {"learner rank": _learner_parts(learner), "engine": engine.parts}
+    memories = {"engine": engine.parts}
     if reflection is not None:
         memories["reflection engine"] = reflection.parts
+    needs = _learner_needs(config, shapes, longest, rows)
+    room = rank_room(layout(config), memories, card.memory)
+    checkpointed = checkpointed_layers(config, longest, needs, room)
+    learner = learner_memory(replace(needs, checkpointed=checkpointed))
+    memories["learner rank"] = reserved_parts(learner)
     capacities = {HOST: host_memory}
     places = tuple(
         fill(place, memories, capacities.get(place.name, card.memory)) for place in layout(config)
@@ -135,14 +140,15 @@ def plan_run(
         expected=expected,
         rows=rows,
         learner=learner,
+        checkpointed=checkpointed,
         backward={
-            chosen: total(learner_memory(replace(needs, checkpointing=chosen)).backward)
-            for chosen in (False, True)
+            layers: total(learner_memory(replace(needs, checkpointed=layers)).backward)
+            for layers in (0, checkpointed, shapes.policy.layers)
         },
         engine=engine,
         reflection=reflection,
         places=places,
-        time=_time(config, shapes, card, expected, engine) if on_cards else None,
+        time=_time(config, shapes, card, expected, engine, checkpointed) if on_cards else None,
         faults=(
             *_too_long(config, shapes.policy, longest),
             *_no_cache("generation", engine),
@@ -181,7 +187,7 @@ def _learner_needs(
         ranks=learner.ranks,
         rows=rows,
         predicted=rows.rows_per_pass * rows.trees_per_row * tree.sampled,
-        checkpointing=learner.gradient_checkpointing,
+        checkpointed=0,  # decided when the memory of the engines is known
         compiled=_compiled(learner),
         logits_chunk=learner.logits_chunk,
         # With adapters the policy without them is the reference.
@@ -241,13 +247,13 @@ def longest_sequence(config: RunConfig, tree: EpisodeTree) -> int:
     return tree.longest_path + beyond
 
 
-def _learner_parts(memory: LearnerMemory) -> tuple[Part, ...]:
-    slack = Part("allocator's slack", int(ALLOCATOR_SLACK * memory.peak))
-    return (*memory.peak_parts, slack)
-
-
 def _time(
-    config: RunConfig, shapes: Shapes, card: Card, tree: EpisodeTree, engine: EngineMemory
+    config: RunConfig,
+    shapes: Shapes,
+    card: Card,
+    tree: EpisodeTree,
+    engine: EngineMemory,
+    checkpointed: int,
 ) -> StepTime:
     batch, learner, generation = config.batch, config.learner, config.generation
     size = itemsize(config.model)
@@ -278,7 +284,7 @@ def _time(
                 trained_parameters=trained_parameters(config, shape),
                 ranks=learner.ranks,
                 optimizer_steps=batch.optimizer_steps,
-                checkpointing=learner.gradient_checkpointing,
+                checkpointed=checkpointed,
                 compiled=_compiled(learner),
                 # Old log-probs are computed only where the weights change within the step.
                 extra_forwards=reference + teacher + (batch.optimizer_steps > 1),

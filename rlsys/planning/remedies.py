@@ -80,8 +80,10 @@ def _options(config: RunConfig) -> Mapping[str, Sequence[Change]]:
         options["learner.row_tokens"].append(Change(shortest, 0.4))
     if learner.logits_chunk > 256:
         options["learner.logits_chunk"].append(Change(256, 0.2))
-    if not learner.gradient_checkpointing:
-        options["learner.gradient_checkpointing"].append(Change(True, 1.0))
+    # `is`, because one layer is a setting too, and 1 == True.
+    if learner.gradient_checkpointing is not True and learner.gradient_checkpointing != "auto":
+        on_card = learner.gpus_per_rank > 0  # on the CPU auto checkpoints nothing
+        options["learner.gradient_checkpointing"].append(Change("auto" if on_card else True, 1.0))
     if learner.ranks > 1:
         options["learner.zero_stage"] += [
             Change(stage, stage / 2) for stage in (2, 3) if stage > learner.zero_stage

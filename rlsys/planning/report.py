@@ -11,6 +11,7 @@ from rich.text import Text
 from rlsys.config import RunConfig
 from rlsys.launch.resources import colocated
 from rlsys.planning.cards import GIB, Card
+from rlsys.planning.checkpointing import reason
 from rlsys.planning.layout import HOST
 from rlsys.planning.memory import total
 from rlsys.planning.places import PlacePlan, alike, place_names, processes
@@ -72,12 +73,17 @@ def _memory_table(places: Sequence[PlacePlan]) -> Table:
 def _notes(config: RunConfig, plan: RunPlan) -> Iterator[Text]:
     learner, engine = plan.learner, plan.engine
     when = "backward pass" if learner.peak_parts[-1] in learner.backward else "optimizer's update"
-    plain, checkpointed = (plan.backward[chosen] / GIB for chosen in (False, True))
-    yield Text(
-        f"learner: peak of {learner.peak / GIB:.1f} GiB in the {when}; beside its states, a "
-        f"backward pass takes {plain:.1f} GiB, {checkpointed:.1f} GiB with "
-        f"learner.gradient_checkpointing, and an update {total(learner.update) / GIB:.1f} GiB"
+    layers, chosen = plan.shapes.policy.layers, plan.checkpointed
+    sizes = ", ".join(
+        f"{size / GIB:.1f} GiB with {number}" for number, size in plan.backward.items()
     )
+    yield Text(
+        f"learner: peak of {learner.peak / GIB:.1f} GiB in the {when}, with {chosen} of {layers} "
+        f"layers checkpointed; beside its states, a backward pass takes {sizes} of them, and an "
+        f"update {total(learner.update) / GIB:.1f} GiB"
+    )
+    if config.learner.gradient_checkpointing == "auto":
+        yield Text(f"learner.gradient_checkpointing auto: {reason(config, chosen, layers)}")
     yield Text(
         f"engine: the KV cache holds {max(engine.cache_tokens, 0):,} tokens, "
         f"{engine.streams:,} streams of {engine.longest:,} tokens; generation.max_sequences is "

@@ -205,7 +205,8 @@ class TrainingLoad:
     trained_parameters: int
     ranks: int
     optimizer_steps: int
-    checkpointing: bool
+    checkpointed: int
+    """Layers that are computed again in the backward pass."""
     compiled: bool
     """True if every layer is compiled."""
     extra_forwards: float
@@ -227,7 +228,8 @@ def training_stages(load: TrainingLoad, card: Card) -> tuple[Stage, ...]:
     """Return the forward and backward passes of a rank, and the update."""
     shape, rows = load.shape, load.rows
     peak = card.operations(load.itemsize)
-    forwards = 1 + load.checkpointing + load.extra_forwards
+    # A checkpointed layer goes forward a second time.
+    forwards = 1 + load.checkpointed / shape.layers + load.extra_forwards
     slots = rows.slots
     linear_s = 2 * shape.linear_parameters * slots * (forwards + 2) / (MATMUL_RATE * peak)
     per_product = shape.attention_flops(load.tree.visible_pairs) * load.trees / 2

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
-from rlsys.planning.memory import layer_bytes
+from rlsys.planning.activations import layer_bytes
 from rlsys.planning.shape import shape_of
 
 TOKENS = 256

@@ -47,7 +47,7 @@ def needs(shape: ModelShape, **changes: object) -> LearnerNeeds:
         ranks=1,
         rows=rows(128),
         predicted=100,
-        checkpointing=False,
+        checkpointed=0,
         compiled=False,
         logits_chunk=64,
         reference=False,
@@ -66,7 +66,7 @@ def test_peaks_are_those_that_were_measured() -> None:
                 # Of the short job two rows of 8,192 tokens at once, with 5 trees each.
                 rows=rows(row["row_tokens"] * (2 if short else 1)),
                 predicted=2 * 5 * (1000 + 16 * 32) if short else 8000 + 16 * 118,
-                checkpointing=row["checkpointing"],
+                checkpointed=28 * row["checkpointing"],
                 compiled=row["compile"],
                 logits_chunk=row["logits_chunk"],
             )

@@ -63,7 +63,7 @@ def test_supervised_runs_and_engines_of_labelling_fit_cards_of_80_gib(plans: Mod
             ranks=learner.ranks,
             rows=rows,
             predicted=tree.sampled,
-            checkpointing=learner.gradient_checkpointing,
+            checkpointed=shape.layers * bool(learner.gradient_checkpointing),
             compiled=learner.compile,
             logits_chunk=learner.logits_chunk,
             reference=False,

@@ -43,7 +43,7 @@ SHORT_TREE = EpisodeTree(
 )
 
 
-def training(rows: LearnerRows, *, checkpointing: bool, compiled: bool) -> TrainingLoad:
+def training(rows: LearnerRows, *, checkpointed: int, compiled: bool) -> TrainingLoad:
     return TrainingLoad(
         shape=QWEN2_1_5B,
         itemsize=2,
@@ -53,7 +53,7 @@ def training(rows: LearnerRows, *, checkpointing: bool, compiled: bool) -> Train
         trained_parameters=QWEN2_1_5B.parameters,
         ranks=1,
         optimizer_steps=1,
-        checkpointing=checkpointing,
+        checkpointed=checkpointed,
         compiled=compiled,
         extra_forwards=0,
     )
@@ -78,7 +78,7 @@ def test_the_learner_is_as_fast_as_measured() -> None:
         rows = LearnerRows(
             row_tokens=row["row_tokens"], rows=8, passes=8, rows_per_pass=1, trees_per_row=1
         )
-        load = training(rows, checkpointing=row["checkpointing"], compiled=row["compile"])
+        load = training(rows, checkpointed=28 * row["checkpointing"], compiled=row["compile"])
         if row["job"] == "short":
             rows = replace(rows, rows=16, rows_per_pass=2, trees_per_row=5)
             load = replace(load, tree=SHORT_TREE, trees=64, rows=rows)
@@ -131,7 +131,7 @@ def test_small_passes_are_bound_by_kernel_launches() -> None:
         trained_parameters=1,
         ranks=1,
         optimizer_steps=1,
-        checkpointing=False,
+        checkpointed=0,
         compiled=False,
         extra_forwards=0,
     )

@@ -1,0 +1,56 @@
+"""Activation checkpointing of the first layers of a model.
+
+A layer that is checkpointed keeps only its input for the backward pass, which then computes the
+layer a second time (Chen et al., arXiv 1604.06174). How many layers need it depends on the memory
+(rlsys.planning.checkpointing).
+
+Why the first layers: the backward pass starts at the last layer. When it reaches a checkpointed
+layer, the activations of all layers without checkpoint are free again, so the memory of the layer
+that is computed again is never added to theirs. With checkpoints spread over the depth it would be.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlsys.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def asked_layers(setting: bool | int, layers: int) -> int:
+    """Return how many of a model's layers are checkpointed.
+
+    Args:
+        setting: True for all, False for none, or their number.
+        layers: of the model.
+
+    Raises:
+        ConfigError: the model has fewer layers.
+    """
+    if isinstance(setting, bool):
+        return layers * setting
+    if setting > layers:
+        raise ConfigError(
+            f"learner.gradient_checkpointing {setting} is more than the {layers} layers of the "
+            f"model; use {layers} or less, or true for all of them"
+        )
+    return setting
+
+
+def checkpoint_layers(model: PreTrainedModel, setting: bool | int) -> None:
+    """Let the backward pass compute the first layers of `model` again, in training mode only.
+
+    `setting` is that of `asked_layers`. Raises ConfigError if the model has fewer layers.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    # In the order in which the model defines them, which is that of its forward pass.
+    layers = [part for part in model.modules() if isinstance(part, GradientCheckpointingLayer)]
+    wanted = asked_layers(setting, len(layers))
+    if not wanted:
+        return
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    for layer in layers[wanted:]:
+        layer.gradient_checkpointing = False
