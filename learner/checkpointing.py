@@ -11,9 +11,11 @@ that is computed again is never added to theirs. With checkpoints spread over th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rlsys.errors import ConfigError
+from rlsys.errors import ConfigError, TrainingError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -54,3 +56,28 @@ def checkpoint_layers(model: PreTrainedModel, setting: bool | int) -> None:
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     for layer in layers[wanted:]:
         layer.gradient_checkpointing = False
+
+
+@contextmanager
+def memory_errors(rank: int, setting: bool | int) -> Iterator[None]:
+    """Raise a TrainingError with the remedy where the block runs out of its card's memory.
+
+    `rank` is the learner's rank, `setting` that of `asked_layers`.
+    """
+    import torch  # here, because `rlsys plan` uses this module without torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        remedy = "lower learner.micro_batch_rows"
+        if setting is not True:
+            remedy += (
+                f", or raise learner.gradient_checkpointing, which checkpoints {int(setting)} "
+                "layers (true checkpoints all)"
+            )
+        raise TrainingError(
+            f"learner rank {rank} has too little memory on its card "
+            f"({str(error).partition(' GPU ')[0].rstrip('.')}); {remedy}; `rlsys plan` shows the "
+            "memory of every part, and the same command with the new setting goes on from the last "
+            "checkpoint"
+        ) from error

@@ -18,6 +18,7 @@ import torch
 
 from learner.batch import MicroBatch, advantage_sums, micro_batches, sequence_batches
 from learner.checkpoint import export_model, load_checkpoint, save_checkpoint
+from learner.checkpointing import memory_errors
 from learner.engine import build_engine, join, update
 from learner.logprobs import PolicyModel, load_policy
 from learner.metrics import Sums, peak_bytes, step_metrics
@@ -132,7 +133,8 @@ class LearnerWorker:
             rlsys.algorithms.loss.summarise makes of the loss's sums.
 
         Raises:
-            TrainingError: the third optimizer step in a row was not finite.
+            TrainingError: the third optimizer step in a row was not finite, or the card has too
+                little memory.
         """
         started = time.perf_counter()
         self._seconds = {"pack": 0.0, "old_logprobs": 0.0, "gradient": 0.0, "update": 0.0}
@@ -150,10 +152,11 @@ class LearnerWorker:
         micros = [micro for batch in batches for micro in batch]
         # The ratio compares with the policy before this batch. With a single optimizer step that is
         # the policy of the loss's own forward pass, so no extra pass is needed.
-        if len(batches) > 1 and self._spec.objective == "policy":
-            with self._timed("old_logprobs"):
-                self._objective.fix_old_logprobs(micros)
-        results = [self._optimizer_step(batch) for batch in batches]
+        with memory_errors(self._spec.rank, self._spec.checkpointing):
+            if len(batches) > 1 and self._spec.objective == "policy":
+                with self._timed("old_logprobs"):
+                    self._objective.fix_old_logprobs(micros)
+            results = [self._optimizer_step(batch) for batch in batches]
         applied = [result for result in results if result is not None]
         self._seconds["step"] = time.perf_counter() - started
         metrics = step_metrics(

@@ -1,7 +1,7 @@
 """How many layers a learner rank checkpoints: as few as its part of a card needs.
 
-`rlsys plan` shows the number that is found here for learner.gradient_checkpointing `auto`, and a run
-trains with it (rlsys.launch.checkpointing).
+`rlsys plan` shows the number that is found here for learner.gradient_checkpointing `auto`, and the
+run trains with it (rlsys.launch.checkpointing).
 """
 
 from __future__ import annotations
