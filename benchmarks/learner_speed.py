@@ -1,12 +1,14 @@
 """Speed and memory of one learner rank on packed trees: tokens per second, MFU, padding.
 
     python benchmarks/learner_speed.py MODEL --job long --checkpointing
+    python benchmarks/learner_speed.py MODEL --job long --checkpointing 12
     python benchmarks/learner_speed.py MODEL --job short
 
 `long` trains 8 trees of a thought of 8,000 tokens with 4 cuts x 4 answers of 118 tokens; `short` 64
 trees of 1,000 tokens; `wide` is `long` on row_tokens that the trees do not fill, so that padding
 shows. MFU counts 6 FLOPs per parameter and token, the head for trained tokens only, and attention
 for pairs that the tree mask leaves visible; recomputation under checkpointing is not counted.
+`--checkpointing` alone checkpoints all layers, with a number the first ones.
 Each job prints one JSON object and appends it to --out.
 """
 
@@ -38,7 +40,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model")
     parser.add_argument("--job", choices=["long", "wide", "short"], default="long")
-    parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument(
+        "--checkpointing", nargs="?", type=int, const=True, default=False, metavar="LAYERS"
+    )
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--logits-chunk", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=5)

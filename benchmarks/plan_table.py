@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+from learner.checkpointing import asked_layers
 from rlsys.planning.cards import CARDS, GIB
 from rlsys.planning.memory import LearnerNeeds, learner_memory
 from rlsys.planning.shape import shape_of
@@ -41,12 +42,20 @@ def plans(path: Path) -> str:
     lines = []
     for row in json_lines(path):
         compiled = "compiled" if row["compile"] else "eager"
-        checkpointing = ", checkpointing" if row["checkpointing"] else ""
         job = "2 × 8,192" if row["job"] == "short" else f"{row['row_tokens']:,}"
-        label = f"rows of {job}, {compiled}, `logits_chunk` {row['logits_chunk']:,}{checkpointing}"
+        label = f"rows of {job}, {compiled}, `logits_chunk` {row['logits_chunk']:,}"
+        layers = checkpointed(row)
+        if layers:
+            part = "" if layers == SHAPE.layers else f" {layers} of {SHAPE.layers} layers"
+            label += f", checkpointing{part}"
         measured = f"{row['peak_gib']:.1f} GiB, {row['median_s']:.2f} s"
         lines.append([label, measured, planned(row)])
     return markdown(["one learner rank, 1.5B shape, one H200", "measured", "planned"], lines)
+
+
+def checkpointed(row: dict[str, Any]) -> int:
+    """Return the checkpointed layers of a measured row."""
+    return asked_layers(row["checkpointing"], SHAPE.layers)
 
 
 def planned(row: dict[str, Any]) -> str:
@@ -69,7 +78,7 @@ def planned(row: dict[str, Any]) -> str:
         ranks=1,
         rows=rows,
         predicted=rows.rows_per_pass * rows.trees_per_row * (tree.thought + answers),
-        checkpointed=28 * row["checkpointing"],
+        checkpointed=checkpointed(row),
         compiled=row["compile"],
         logits_chunk=row["logits_chunk"],
         reference=False,
@@ -84,7 +93,7 @@ def planned(row: dict[str, Any]) -> str:
         trained_parameters=SHAPE.parameters,
         ranks=1,
         optimizer_steps=1,
-        checkpointed=28 * row["checkpointing"],
+        checkpointed=checkpointed(row),
         compiled=row["compile"],
         extra_forwards=0,
     )

@@ -23,7 +23,7 @@ def row_lengths(path: Path) -> str:
         (
             [
                 f"{row['row_tokens']:,}" + " (doubling)" * (row["job"] == "wide"),
-                "yes" if row["checkpointing"] else "no",
+                checkpointing(row["checkpointing"]),
                 f"{row['padding_share']:.1%}",
                 f"{row['median_s']:.2f}",
                 f"{row['tokens_per_s']:,}",
@@ -35,6 +35,13 @@ def row_lengths(path: Path) -> str:
     )
 
 
+def checkpointing(setting: bool | int) -> str:
+    """Return the words for all layers, none, or their number."""
+    if isinstance(setting, bool):
+        return "yes" if setting else "no"
+    return f"{setting} layers"
+
+
 def compiled_layers(path: Path) -> str:
     """Return the learner's speed with eager and with compiled layers on long trees."""
     head = ("layers", "checkpointing", "`logits_chunk`", "s per step", "tokens/s", "MFU")
@@ -43,7 +50,7 @@ def compiled_layers(path: Path) -> str:
         (
             [
                 "compiled" if row["compile"] else "eager (head compiled)",
-                "yes" if row["checkpointing"] else "no",
+                checkpointing(row["checkpointing"]),
                 f"{row['logits_chunk']:,}",
                 f"{row['median_s']:.2f}",
                 f"{row['tokens_per_s']:,}",

@@ -47,7 +47,7 @@ def _chosen(config: RunConfig, cards: list[Card]) -> tuple[bool | int, str]:
     except ModelError as error:
         return True, f"all layers, because the memory cannot be planned: {error}"
     layers = plan_run(config, shapes, card).checkpointed
-    why = reason(config, layers, shapes.policy.layers)
+    why = reason(config, layers, shapes.policy)
     return layers, f"{why} ({card.name}, {card.memory_gib:.1f} GiB)"
 
 

@@ -12,8 +12,8 @@ from typing import Final
 
 from learner.checkpointing import asked_layers
 from learner.plan import BLOCK_TOKENS, row_width
-from rlsys.config import RunConfig
-from rlsys.config.environments import ThoughtSection
+from rlsys.config import AgentConfig, DialogueSection, RunConfig
+from rlsys.config.environments import EnvironmentConfig, ThoughtSection
 from rlsys.planning.layout import HOST, Place
 from rlsys.planning.memory import (
     ALLOCATOR_SLACK,
@@ -24,6 +24,7 @@ from rlsys.planning.memory import (
     learner_memory,
     total,
 )
+from rlsys.planning.shape import ModelShape
 from rlsys.planning.workload import EpisodeTree, LearnerRows
 
 MARGIN: Final = 0.05
@@ -54,28 +55,42 @@ def checkpointed_layers(
         return asked_layers(setting, layers)
     if not config.learner.gpus_per_rank:
         return 0
-    if not plans_episodes(config):
+    tokens = _most_tokens(config, tree, needs.shape)
+    if tokens is None:
         return layers
-    widest = _widest_rows(config, tree)
+    widest = _widest_rows(config, tokens)
     return fewest_layers(replace(needs, rows=widest, predicted=widest.pass_slots), room)
 
 
-def plans_episodes(config: RunConfig) -> bool:
-    """Return True if the plan knows the longest episode of the run.
+def _most_tokens(config: RunConfig, tree: EpisodeTree, shape: ModelShape) -> int | None:
+    """Return the most tokens that an episode can have; None if they are unknown.
 
-    It does not know texts that an environment of several turns, or one outside rlsys, adds.
+    The length of texts that a dialogue or an agent's tools add is unknown, but the model's length
+    limits the episode. A dialogue may end with one text that does not fit any more, which is taken
+    to be no longer than an eighth of the limit. Nothing limits an environment outside rlsys.
     """
-    return isinstance(config.environment, ThoughtSection)
+    limit = config.model.max_length or shape.positions
+    environment: EnvironmentConfig = config.environment  # of any class in a run with plugins
+    match environment:
+        case ThoughtSection():
+            return tree.tokens
+        case AgentConfig():
+            return limit
+        case DialogueSection():
+            return None if limit is None else limit + limit // 8
+        case _:
+            return None
 
 
-def reason(config: RunConfig, checkpointed: int, layers: int) -> str:
+def reason(config: RunConfig, checkpointed: int, shape: ModelShape) -> str:
     """Return what `auto` chose and why, for a terminal."""
+    layers, kind = shape.layers, config.environment.type
     if not config.learner.gpus_per_rank:
         return ON_CPU
-    if not plans_episodes(config):
+    if checkpointed == layers and not isinstance(config.environment, ThoughtSection):
         return (
-            f"all {layers} layers, because an environment of type {config.environment.type!r} may "
-            "add text of any length; give a number of layers to keep more activations"
+            f"all {layers} layers, because an episode of environment.type {kind!r} may be as long "
+            "as the model allows; lower model.max_length, or give a number of layers"
         )
     share = f"{MARGIN:.0%} of the card kept free"
     if checkpointed == layers:
@@ -128,14 +143,14 @@ def rank_room(places: Sequence[Place], engines: Mapping[str, Sequence[Part]], ca
     return min(rooms, default=0)
 
 
-def _widest_rows(config: RunConfig, tree: EpisodeTree) -> LearnerRows:
-    """Return the rows of the largest pass that a step may have.
+def _widest_rows(config: RunConfig, tokens: int) -> LearnerRows:
+    """Return the rows of the largest pass that a step of episodes of up to `tokens` may have.
 
     They can be wider than those of the longest episodes alone: two episodes of 4,000 tokens fill a
     row of 8,192 in which one of 5,000 lies by itself.
     """
     learner, batch = config.learner, config.batch
-    width = row_width(tree.tokens, learner.row_tokens)
+    width = row_width(tokens, learner.row_tokens)
     episodes = -(-batch.episodes // (batch.optimizer_steps * learner.ranks))
     rows = min(learner.micro_batch_rows, episodes)
     return LearnerRows(

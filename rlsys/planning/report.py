@@ -83,7 +83,9 @@ def _notes(config: RunConfig, plan: RunPlan) -> Iterator[Text]:
         f"update {total(learner.update) / GIB:.1f} GiB"
     )
     if config.learner.gradient_checkpointing == "auto":
-        yield Text(f"learner.gradient_checkpointing auto: {reason(config, chosen, layers)}")
+        yield Text(
+            f"learner.gradient_checkpointing auto: {reason(config, chosen, plan.shapes.policy)}"
+        )
     yield Text(
         f"engine: the KV cache holds {max(engine.cache_tokens, 0):,} tokens, "
         f"{engine.streams:,} streams of {engine.longest:,} tokens; generation.max_sequences is "

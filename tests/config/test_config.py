@@ -355,3 +355,15 @@ def test_an_offloaded_optimizer_needs_divided_gradients(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"offload 'cpu' needs learner.zero_stage 2 or 3.* is 1"):
         load_config(path, [])
     assert load_config(path, ["learner.zero_stage=2"]).learner.optimizer.offload == "cpu"
+
+
+def test_checkpointing_is_a_switch_a_number_of_layers_or_auto() -> None:
+    cases = [("true", True), ("false", False), ("auto", "auto"), ("12", 12), ("1", 1), ("0", 0)]
+    for word, expected in cases:
+        words = [f"learner.gradient_checkpointing={word}"]
+        found = load_config(None, words, RunConfig).learner
+        assert found.gradient_checkpointing == expected
+        assert type(found.gradient_checkpointing) is type(expected), word
+    for word in ("some", "-1", "2.5", "null"):
+        with pytest.raises(ConfigError, match=r"must be true, false, auto, or a number of layers"):
+            load_config(None, [f"learner.gradient_checkpointing={word}"])

@@ -144,4 +144,8 @@ def test_auto_where_nothing_is_planned() -> None:
     assert planned(auto, "learner.gpus_per_rank=0").checkpointed == 0
     words = ("learner.gpus_per_rank=1", "environment.type=economics", "algorithm.method=turn_grpo")
     dialogue = load_config(None, [*words, auto], RunConfig)
-    assert plan_run(dialogue, Shapes(policy=QWEN2_1_5B), CARDS["h200"]).checkpointed == 28
+    unlimited = Shapes(policy=replace(QWEN2_1_5B, positions=None))
+    assert plan_run(dialogue, unlimited, CARDS["h200"]).checkpointed == 28
+    # The length of the model bounds dialogues, whose texts are unknown.
+    bounded = load_config(None, [*words, auto, "model.max_length=2048"], RunConfig)
+    assert plan_run(bounded, unlimited, CARDS["h200"]).checkpointed < 28

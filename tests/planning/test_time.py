@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from model_shapes import QWEN2_1_5B
 
+from learner.checkpointing import asked_layers
 from rlsys.planning.cards import CARDS, Card
 from rlsys.planning.time import (
     GenerationLoad,
@@ -78,7 +79,9 @@ def test_the_learner_is_as_fast_as_measured() -> None:
         rows = LearnerRows(
             row_tokens=row["row_tokens"], rows=8, passes=8, rows_per_pass=1, trees_per_row=1
         )
-        load = training(rows, checkpointed=28 * row["checkpointing"], compiled=row["compile"])
+        load = training(
+            rows, checkpointed=asked_layers(row["checkpointing"], 28), compiled=row["compile"]
+        )
         if row["job"] == "short":
             rows = replace(rows, rows=16, rows_per_pass=2, trees_per_row=5)
             load = replace(load, tree=SHORT_TREE, trees=64, rows=rows)
