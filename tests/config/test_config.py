@@ -366,4 +366,4 @@ def test_checkpointing_is_a_switch_a_number_of_layers_or_auto() -> None:
         assert type(found.gradient_checkpointing) is type(expected), word
     for word in ("some", "-1", "2.5", "null"):
         with pytest.raises(ConfigError, match=r"must be true, false, auto, or a number of layers"):
-            load_config(None, [f"learner.gradient_checkpointing={word}"])
+            load_config(None, [f"learner.gradient_checkpointing={word}"], RunConfig)
