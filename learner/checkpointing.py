@@ -54,6 +54,9 @@ def checkpoint_layers(model: PreTrainedModel, setting: bool | int) -> None:
     if not wanted:
         return
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    # That also makes the embedding's output need a gradient, which only reentrant checkpoints want.
+    # Without gradients the first layer would then be another case to torch.compile than the others.
+    model.disable_input_require_grads()
     for layer in layers[wanted:]:
         layer.gradient_checkpointing = False
 

@@ -57,8 +57,8 @@ def test_gradients_are_the_same_and_the_first_layers_run_twice(
             torch.testing.assert_close(gradient, expected[key], atol=1e-6, rtol=1e-5)
 
 
-def test_all_layers_share_one_compilation(folder: str) -> None:
-    """Also those of which some are checkpointed; and further steps compile nothing."""
+def test_all_layers_share_their_compilations(folder: str) -> None:
+    """One for training and one for scoring, also if some layers are checkpointed."""
     for setting in (0, 1, 2):
         torch._dynamo.reset()
         policy, counter = load(folder, setting), CompileCounterWithBackend("aot_eager")
@@ -67,6 +67,9 @@ def test_all_layers_share_one_compilation(folder: str) -> None:
         for _ in range(2):
             gradients(policy)
         assert counter.frame_count == 1, setting
+        with torch.no_grad():
+            policy(*inputs(grow(seed=1).rows), temperature=1.0, chunk=64)
+        assert counter.frame_count == 2, setting
 
 
 def test_the_number_of_layers() -> None:
