@@ -135,9 +135,9 @@ def rank_room(places: Sequence[Place], engines: Mapping[str, Sequence[Part]], ca
     rooms = []
     for place in places:
         roles = [tenant.role for tenant in place.tenants]
-        ranks = sum(role not in engines for role in roles)
+        ranks = roles.count("learner rank")
         if place.name != HOST and ranks:
-            taken = sum(total(engines[role]) for role in roles if role in engines)
+            taken = sum(total(engines[role]) for role in roles if role != "learner rank")
             free = int((1 - MARGIN) * capacity) - taken - CONTEXT_BYTES * len(roles)
             rooms.append(free // ranks)
     return min(rooms, default=0)
