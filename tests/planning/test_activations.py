@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
+from learner.checkpointing import checkpoint_layers
 from rlsys.planning.activations import layer_bytes
 from rlsys.planning.shape import shape_of
 
@@ -62,16 +63,20 @@ def saved_bytes(model: Any, tokens: int) -> int:
 
 
 def test_layers_save_what_the_plan_says() -> None:
+    """Of two layers the first `checkpointed` keep their inputs only."""
     AttentionInterface.register("flex_like", flex_like)
-    for kind, heads, dtype in product(
-        ("llama", "qwen2", "qwen3"), (2, 4, 6), (torch.bfloat16, torch.float32)
+    for kind, heads, dtype, checkpointed in product(
+        ("llama", "qwen2", "qwen3"), (2, 4, 6), (torch.bfloat16, torch.float32), (0, 1)
     ):
         config = AutoConfig.for_model(kind, **SIZES, num_attention_heads=heads)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, attn_implementation="flex_like")
+        checkpoint_layers(model, checkpointed)
         saved = saved_bytes(model.to(dtype).train(), TOKENS)
         shape, size = shape_of(config.to_dict()), dtype.itemsize
         rotary, last_norm = 2 * size * shape.head_dim, (4 + size) * shape.hidden + 4
         ids = 8
-        planned = shape.layers * layer_bytes(shape, size) + rotary + last_norm + ids
-        assert saved == TOKENS * planned, (kind, heads, dtype)
+        kept = (shape.layers - checkpointed) * layer_bytes(shape, size)
+        inputs = checkpointed * size * shape.hidden
+        planned = kept + inputs + rotary + last_norm + ids
+        assert saved == TOKENS * planned, (kind, heads, dtype, checkpointed)
