@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from learner.checkpointing import asked_layers
+from learner.gradient_checkpointing import asked_layers
 from rlsys.planning.cards import CARDS, GIB
 from rlsys.planning.memory import LearnerNeeds, learner_memory
 from rlsys.planning.shape import shape_of

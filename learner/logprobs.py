@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from learner.attention import attention_implementation, tree_mask
-from learner.checkpointing import checkpoint_layers
+from learner.gradient_checkpointing import checkpoint_layers
 from learner.logprob_head import LogprobHead, matmul_float32
 from learner.lora import add_adapters
 from learner.paths import unpack_paths
@@ -129,7 +129,7 @@ def load_policy(
 
     With `lora` its weights are frozen and adapters are trained in their place. With `compiled`
     torch.compile fuses the small kernels of every layer. `gradient_checkpointing` is that of
-    learner.checkpointing.checkpoint_layers.
+    learner.gradient_checkpointing.checkpoint_layers.
 
     Raises:
         ConfigError: more layers are to be checkpointed than the model has.

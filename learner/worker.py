@@ -18,8 +18,8 @@ import torch
 
 from learner.batch import MicroBatch, advantage_sums, micro_batches, sequence_batches
 from learner.checkpoint import export_model, load_checkpoint, save_checkpoint
-from learner.checkpointing import memory_errors
 from learner.engine import build_engine, join, update
+from learner.gradient_checkpointing import memory_errors
 from learner.logprobs import PolicyModel, load_policy
 from learner.metrics import Sums, peak_bytes, step_metrics
 from learner.objective import Objective

@@ -21,8 +21,8 @@ from learner.group import LearnerGroup
 from learner.spec import LearnerSpec
 from rlsys.config import LearnerConfig, RunConfig
 from rlsys.environments.base import Inputs, ReflectionModel
-from rlsys.launch.checkpointing import with_checkpointed_layers
 from rlsys.launch.engines import close_within_limit, engine_pool, reflection_pool
+from rlsys.launch.gradient_checkpointing import with_checkpointed_layers
 from rlsys.launch.homes import EngineHomes
 from rlsys.launch.node_checks import check_nodes
 from rlsys.launch.placement import Placement, RayOptions, reserve_placement

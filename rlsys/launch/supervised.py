@@ -7,7 +7,7 @@ import time
 from learner.group import LearnerGroup, StoredSamples
 from learner.spec import LearnerSpec
 from rlsys.config import LossConfig, PreferenceFile, SftConfig
-from rlsys.launch.checkpointing import with_checkpointed_layers
+from rlsys.launch.gradient_checkpointing import with_checkpointed_layers
 from rlsys.launch.node_checks import check_nodes
 from rlsys.launch.placement import reserve_placement
 from rlsys.launch.session import ray_session, run

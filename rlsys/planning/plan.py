@@ -9,7 +9,7 @@ from typing import Final
 from rlsys.config import EnginesConfig, LearnerConfig, ModelConfig, RunConfig
 from rlsys.launch.resources import colocated, transport_of
 from rlsys.planning.cards import Card
-from rlsys.planning.checkpointing import checkpointed_layers, rank_room, reserved_parts
+from rlsys.planning.gradient_checkpointing import checkpointed_layers, rank_room, reserved_parts
 from rlsys.planning.layout import HOST, layout
 from rlsys.planning.memory import (
     BATCH_TOKENS,

@@ -11,7 +11,7 @@ from rich.text import Text
 from rlsys.config import RunConfig
 from rlsys.launch.resources import colocated
 from rlsys.planning.cards import GIB, Card
-from rlsys.planning.checkpointing import reason
+from rlsys.planning.gradient_checkpointing import reason
 from rlsys.planning.layout import HOST
 from rlsys.planning.memory import total
 from rlsys.planning.places import PlacePlan, alike, place_names, processes

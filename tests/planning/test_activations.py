@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
-from learner.checkpointing import checkpoint_layers
+from learner.gradient_checkpointing import checkpoint_layers
 from rlsys.planning.activations import layer_bytes
 from rlsys.planning.shape import shape_of
 

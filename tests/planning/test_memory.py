@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from model_shapes import QWEN2_1_5B
 
-from learner.checkpointing import asked_layers
+from learner.gradient_checkpointing import asked_layers
 from rlsys.planning.cards import GIB
 from rlsys.planning.memory import (
     EngineNeeds,

@@ -1,7 +1,7 @@
 """How many layers a learner rank checkpoints: as few as its part of a card needs.
 
 `rlsys plan` shows the number that is found here for learner.gradient_checkpointing `auto`, and the
-run trains with it (rlsys.launch.checkpointing).
+run trains with it (rlsys.launch.gradient_checkpointing).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from learner.checkpointing import asked_layers
+from learner.gradient_checkpointing import asked_layers
 from learner.plan import BLOCK_TOKENS, row_width
 from rlsys.config import AgentConfig, DialogueSection, RunConfig
 from rlsys.config.environments import EnvironmentConfig, ThoughtSection

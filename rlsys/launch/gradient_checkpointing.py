@@ -9,7 +9,7 @@ from rlsys.errors import ModelError
 from rlsys.launch.node_checks import on_nodes
 from rlsys.launch.placement import Placement, node_of, registered_nodes
 from rlsys.planning.cards import Card, local_cards
-from rlsys.planning.checkpointing import ON_CPU, reason
+from rlsys.planning.gradient_checkpointing import ON_CPU, reason
 from rlsys.planning.plan import plan_run, read_shapes
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from rlsys.config import RunConfig, SftConfig
 from rlsys.config.loading import load_config
-from rlsys.launch import checkpointing
+from rlsys.launch import gradient_checkpointing
 from rlsys.launch.placement import NodeState, Placement
 from rlsys.planning.cards import CARDS, Card
 from rlsys.planning.plan import plan_run, read_shapes
@@ -43,18 +43,18 @@ PLACEMENT = Placement(
 def decide(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[object, str]]:
     """A function from a configuration and the cards of nodes a and b to the choice and its line."""
     nodes = [NodeState(name, name, name, {}, {}, {}) for name in ("a", "b", "engines only")]
-    monkeypatch.setattr(checkpointing, "registered_nodes", lambda: nodes)
-    monkeypatch.setattr(checkpointing, "node_of", lambda options: options["node"])
+    monkeypatch.setattr(gradient_checkpointing, "registered_nodes", lambda: nodes)
+    monkeypatch.setattr(gradient_checkpointing, "node_of", lambda options: options["node"])
 
     def decide(config: RunConfig | SftConfig, *cards: Sequence[Card]) -> tuple[object, str]:
         async def on_nodes(asked: Sequence[NodeState], *_: object) -> list[Sequence[Card]]:
             assert [node.id for node in asked] == ["a", "b"]
             return list(cards)
 
-        monkeypatch.setattr(checkpointing, "on_nodes", on_nodes)
+        monkeypatch.setattr(gradient_checkpointing, "on_nodes", on_nodes)
         lines: list[str] = []
         learner = asyncio.run(
-            checkpointing.with_checkpointed_layers(config, PLACEMENT, lines.append)
+            gradient_checkpointing.with_checkpointed_layers(config, PLACEMENT, lines.append)
         )
         assert learner.model_copy(update={"gradient_checkpointing": "auto"}) == config.learner
         return learner.gradient_checkpointing, "".join(lines)
@@ -95,5 +95,5 @@ def test_runs_without_a_plan(decide: Callable[..., tuple[object, str]]) -> None:
 def test_other_values_stay_as_they_are() -> None:
     for value in ("true", "false", "12"):
         config = load_config(None, [f"learner.gradient_checkpointing={value}"], RunConfig)
-        settings = checkpointing.with_checkpointed_layers(config, PLACEMENT, pytest.fail)
+        settings = gradient_checkpointing.with_checkpointed_layers(config, PLACEMENT, pytest.fail)
         assert asyncio.run(settings) is config.learner

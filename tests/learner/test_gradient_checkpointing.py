@@ -7,7 +7,7 @@ import torch
 from forests import grow, inputs, tiny_model
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from learner.checkpointing import asked_layers, memory_errors
+from learner.gradient_checkpointing import asked_layers, memory_errors
 from learner.logprobs import PolicyModel, load_policy
 from rlsys.config import LoraConfig
 from rlsys.errors import ConfigError, TrainingError

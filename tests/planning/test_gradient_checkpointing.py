@@ -11,7 +11,7 @@ from rlsys.config import RunConfig
 from rlsys.config.loading import load_config
 from rlsys.errors import ConfigError
 from rlsys.planning.cards import CARDS, GIB
-from rlsys.planning.checkpointing import fewest_layers, rank_room
+from rlsys.planning.gradient_checkpointing import fewest_layers, rank_room
 from rlsys.planning.layout import HOST, Place, Tenant
 from rlsys.planning.memory import CONTEXT_BYTES, LearnerNeeds, Part, learner_memory, total
 from rlsys.planning.plan import RunPlan, Shapes, plan_run

@@ -2,7 +2,7 @@
 
 A layer that is checkpointed keeps only its input for the backward pass, which then computes the
 layer a second time (Chen et al., arXiv 1604.06174). How many layers need it depends on the memory
-(rlsys.planning.checkpointing).
+(rlsys.planning.gradient_checkpointing).
 
 Why the first layers: the backward pass starts at the last layer. When it reaches a checkpointed
 layer, the activations of all layers without checkpoint are free again, so the memory of the layer
