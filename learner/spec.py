@@ -17,7 +17,7 @@ class LearnerSpec:
     dtype: Literal["float32", "bfloat16"]
     seed: int
     config: LearnerConfig
-    """`gradient_checkpointing` is not `auto` here: rlsys.launch.gradient_checkpointing has decided."""
+    """Its `gradient_checkpointing` is not `auto`; rlsys.launch.gradient_checkpointing decides."""
     loss: LossConfig
     """With aggregation `constant`, `constant` is set: the largest possible episode in tokens."""
     temperature: float
@@ -48,7 +48,7 @@ class LearnerSpec:
 
     @property
     def checkpointing(self) -> bool | int:
-        """Layers that are checkpointed, as learner.gradient_checkpointing.asked_layers takes them."""
+        """Layers that are checkpointed: True for all, False for none, or their number."""
         setting = self.config.gradient_checkpointing
         assert setting != "auto"
         return setting
