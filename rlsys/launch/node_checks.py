@@ -1,50 +1,109 @@
-"""Looks on every node of a run whether the model is there, before any process loads it."""
+"""Looks on every node of a run whether its models are there, before any process loads one."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import ray
 from ray.exceptions import RayError
 
+from rlsys.assets import SHIPPED, shipped_path
 from rlsys.config import RunConfig, SftConfig
 from rlsys.errors import ModelError, ResourceError, RlsysError
 from rlsys.launch.placement import NodeState, Placement, registered_nodes
-from rlsys.tokenization.model_folder import resolve_model_path
+from rlsys.launch.teacher import TEACHER
 
 T = TypeVar("T")
 
-ANSWER_S: Final = 60.0
-"""How long a node may take to start a process and to answer."""
+ANSWER_S: Final = 120.0
+"""How long a node may take to start a process and to answer; one that does not reach the hub tries
+several times."""
+
+
+class NeededModel(NamedTuple):
+    """A model that processes of a run load."""
+
+    key: str
+    """Configuration key of its path, for errors."""
+    path: str
+
+
+def needed_models(config: RunConfig | SftConfig, bundles: Sequence[str]) -> list[NeededModel]:
+    """Return the models that a node needs for the bundles with these names.
+
+    Those of engines are needed on every node, because environments load their tokenizers. A teacher
+    is loaded by ranks of the learner alone.
+    """
+    models = [NeededModel("model.path", config.model.path)]
+    if isinstance(config, SftConfig):
+        return models
+    if config.revision is not None:
+        models.append(NeededModel("environment.revision.model.path", config.revision.model.path))
+    has_rank = any(name.startswith(("learner rank", "shared GPU")) for name in bundles)
+    if config.distillation is not None and has_rank:
+        models.append(NeededModel(f"{TEACHER}.path", config.distillation.teacher.path))
+    return models
 
 
 async def check_nodes(config: RunConfig | SftConfig, placement: Placement) -> None:
-    """Look for the model on every node of the run.
+    """Look for every model on the nodes that need it.
 
     Raises:
-        ModelError: a node lacks the model folder, or has another one under its path.
+        ModelError: a node lacks a model folder, has another one under its path, or cannot get a
+            model of the Hugging Face hub.
         ResourceError: a node does not answer, or cannot import rlsys.
     """
     own = ray.get_runtime_context().get_node_id()
     others = [node for node in registered_nodes() if node.id in placement.nodes and node.id != own]
-    model = Path(resolve_model_path(config.model.path))
-    if not model.is_dir():  # a name on the hub, which every node loads by itself
-        return
-    expected = folder_files(model)
-    found = await on_nodes(others, folder_files, (model,))
-    for node, files in zip(others, found, strict=True):
-        if files != expected:
-            raise ModelError(difference(config.model.path, node.name, expected, files))
+    needed = [needed_models(config, placement.nodes[node.id]) for node in others]
+    calls = [
+        on_node(node, files_of, (models,)) for node, models in zip(others, needed, strict=True)
+    ]
+    for node, models, found in zip(others, needed, await asyncio.gather(*calls), strict=True):
+        expected = files_of(models)
+        for model in models:
+            if found[model.key] != expected[model.key]:
+                raise ModelError(
+                    difference(model, node.name, expected[model.key], found[model.key])
+                )
 
 
-def folder_files(folder: Path) -> dict[str, int]:
-    """Return name and size in bytes of every file directly in a model folder."""
-    if not folder.is_dir():
+def files_of(models: Sequence[NeededModel]) -> dict[str, dict[str, int]]:
+    """Return the files of every model on this node, by configuration key."""
+    return {model.key: model_files(model.path) for model in models}
+
+
+def model_files(path: str) -> dict[str, int]:
+    """Return name and size in bytes of every file directly in a model folder; {} without one.
+
+    Of a model on the Hugging Face hub only config.json is looked at, in the cache of this node or
+    else on the hub: it shows that the processes of this node can get the model.
+    """
+    if (folder := _folder(path)) is not None:
+        return {file.name: file.stat().st_size for file in folder.iterdir() if file.is_file()}
+    if not _may_be_hub_name(path):
         return {}
-    return {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
+    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+    try:
+        cached = try_to_load_from_cache(path, "config.json")
+        file = cached if isinstance(cached, str) else hf_hub_download(path, "config.json")
+    except (OSError, ValueError):  # not reached, not found, or no access
+        return {}
+    return {"config.json": Path(file).stat().st_size}
+
+
+def _folder(path: str) -> Path | None:
+    """Return the folder of a model on this node; None if the path names none here."""
+    folder = shipped_path(path) if path in SHIPPED else Path(path).expanduser()
+    return folder if folder.is_dir() else None
+
+
+def _may_be_hub_name(path: str) -> bool:
+    return not path.startswith(("/", ".", "~")) and path.count("/") <= 1
 
 
 async def on_nodes(
@@ -54,10 +113,11 @@ async def on_nodes(
 
     Raises ResourceError naming a node that does not answer, or that cannot import rlsys.
     """
-    return list(await asyncio.gather(*(_on_node(node, function, arguments) for node in nodes)))
+    return list(await asyncio.gather(*(on_node(node, function, arguments) for node in nodes)))
 
 
-async def _on_node(node: NodeState, function: Callable[..., T], arguments: Sequence[object]) -> T:
+async def on_node(node: NodeState, function: Callable[..., T], arguments: Sequence[object]) -> T:
+    """Call a function on a node; raises as `on_nodes` does."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     place = NodeAffinitySchedulingStrategy(node.id, soft=False)
@@ -81,13 +141,22 @@ async def _on_node(node: NodeState, function: Callable[..., T], arguments: Seque
         ) from error
 
 
-def difference(path: str, node: str, expected: dict[str, int], files: dict[str, int]) -> str:
-    """Return what is wrong with the model folder of a node, as one sentence."""
-    remedy = "copy the folder there, or put it on a file system that all nodes share"
+def difference(
+    model: NeededModel, node: str, expected: dict[str, int], files: dict[str, int]
+) -> str:
+    """Return what is wrong with a model on a node, as one sentence."""
+    named = f"{model.key} {model.path!r}"
+    remedy = "copy the folder there, or give the absolute path of one that all nodes share"
+    if not files and _folder(model.path) is None and _may_be_hub_name(model.path):
+        return (
+            f"{named} is neither in the cache of node {node} nor can that node get it from the "
+            "Hugging Face hub; give the node access to the hub, or download the model into a "
+            "folder that all nodes share and give its path"
+        )
     if not files:
-        return f"model.path {path!r} does not exist on node {node}; {remedy}"
+        return f"{named} does not exist on node {node}, or is empty there; {remedy}"
     name = min(name for name, _ in expected.items() ^ files.items())
     return (
-        f"model.path {path!r} on node {node} is another folder than here: {name} has "
-        f"{files.get(name, 0):,} bytes there and {expected.get(name, 0):,} here; {remedy}"
+        f"{named} on node {node} is another model than here: {name} has {files.get(name, 0):,} "
+        f"bytes there and {expected.get(name, 0):,} here; {remedy}"
     )

@@ -7,6 +7,7 @@ of a node and kills another.
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import yaml
 from commands import wait_until
 from node_cluster import NodeCluster, NodeSpec, node_cluster, why_not
 
+from rlsys.assets import shipped_path
 from rlsys.reporting.metrics_file import METRICS, read_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -97,6 +99,27 @@ def test_what_is_missing_is_named_after_the_deadline(
     assert "learner (10.77." in output
     assert "after cluster.wait_s 3 s the cluster has no room" in output
     assert "engine 1 of 1 {CPU: 1} on a node with role=engine" in output
+
+
+def test_a_model_that_a_node_lacks_is_named_before_an_engine_loads(
+    cluster: NodeCluster, config_file: Path
+) -> None:
+    model = cluster.folder / "model"
+    shutil.copytree(shipped_path("tiny"), model)
+    # An empty disk over the folder, which only this node sees.
+    hidden = cluster.nodes["engines"].run("mount", "-t", "tmpfs", "tmpfs", str(model))
+    assert hidden.returncode == 0, hidden.stderr
+    run_dir = cluster.folder / "lacking"
+    job = cluster.submit("rlsys", "train", config_file, f"model.path={model}", f"run_dir={run_dir}")
+    assert cluster.wait(job, RUN_SECONDS) == "FAILED"
+    output = cluster.logs(job)
+    named = (
+        r"model.path '\S+/model' does not exist on node engines \(10\.77\.\d+\.\d\), or is empty"
+    )
+    assert re.search(named, output), output
+    assert "copy the folder there, or give the absolute path" in output
+    assert "Traceback" not in output
+    assert not steps(run_dir)
 
 
 def test_the_doctor_examines_every_node(cluster: NodeCluster, config_file: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from rlsys.config import ClusterConfig, NodesConfig, RunConfig
 from rlsys.doctor import Status
 from rlsys.errors import ConfigError
 from rlsys.launch.cluster_doctor import NodeFacts, clock_finding, node_findings
-from rlsys.launch.node_checks import difference
+from rlsys.launch.node_checks import NeededModel, difference, model_files, needed_models
 from rlsys.launch.placement import NodeState, _missing, _without_gpus
 from rlsys.launch.resources import check_shares, placed_bundles, service_bundles, transport_of
 from rlsys.launch.room import Bundle, Room, labels_match, unplaced
@@ -128,16 +129,71 @@ def test_the_interface_of_rays_address_is_used(monkeypatch: pytest.MonkeyPatch) 
     assert interface_variables("10.2.0.1", found) == {}
 
 
-def test_a_model_folder_that_differs_is_one_sentence() -> None:
+def test_a_model_that_differs_is_one_sentence() -> None:
     here = {"config.json": 10, "model.safetensors": 4000}
-    assert difference("/m", "b", here, {}).startswith("model.path '/m' does not exist on node b;")
-    there = {"config.json": 10, "model.safetensors": 3999}
-    assert "model.safetensors has 3,999 bytes there and 4,000" in difference("/m", "b", here, there)
+    folder = NeededModel("model.path", "/m")
+    said = difference(folder, "b", here, {})
+    assert said.startswith("model.path '/m' does not exist on node b, or is empty there;")
+    said = difference(folder, "b", here, here | {"model.safetensors": 3999})
+    assert "model.safetensors has 3,999 bytes there and 4,000" in said
+    hub = NeededModel("distillation.teacher.path", "some/teacher")
+    said = difference(hub, "b", {"config.json": 10}, {})
+    assert "distillation.teacher.path 'some/teacher' is neither in the cache of node b" in said
+    assert "give the node access to the hub" in said
+
+
+def test_every_model_is_looked_for_where_it_is_loaded(tmp_path: Path) -> None:
+    teacher = config(
+        algorithm={"method": "distill"},
+        distillation={"teacher": {"path": "tiny-reflection"}},
+        environment={"type": "anytime", "budgets": [64], "answers": 1},
+    )
+    revised = config(
+        algorithm={"method": "rea"},
+        environment={"type": "reflection", "revision": {"model": {"path": "tiny-reflection"}}},
+    )
+    keys = {
+        name: [model.key for model in needed_models(run, [bundle])]
+        for name, run, bundle in (
+            ("rank", teacher, "learner rank 1 of 1"),
+            ("shared card", teacher, "shared GPU 1 of 1"),
+            ("engine", teacher, "engine 1 of 1"),
+            ("environment", revised, "environment actor 1 of 1"),
+        )
+    }
+    policy, taught = "model.path", "distillation.teacher.path"
+    assert keys == {
+        "rank": [policy, taught],
+        "shared card": [policy, taught],
+        "engine": [policy],
+        "environment": [policy, "environment.revision.model.path"],
+    }
+    (tmp_path / "config.json").write_text("{}")
+    assert model_files(str(tmp_path)) == {"config.json": 2}
+    assert model_files(str(tmp_path / "none")) == {}
+    assert "model.safetensors" in model_files("tiny")
+
+
+def test_a_model_on_the_hub_is_looked_for_by_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub
+
+    def unreachable(name: str, file: str) -> str:
+        raise OSError(f"{name}/{file}")
+
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda name, file: None)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
+    assert model_files("some/model") == {}
+    found = str(tmp_path / "config.json")
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda name, file: found)
+    assert model_files("some/model") == {"config.json": 2}
 
 
 HERE = NodeFacts(
     versions={"python": "3.11.7", "ray": "2.60.0", "torch": "2.13.0", "rlsys": "1"},
-    model={"config.json": 10},
+    models={"model.path": {"config.json": 10}},
     missing_data=(),
     run_dir="shared",
     shared_memory_gib=8.0,
@@ -152,7 +208,7 @@ def test_what_the_doctor_finds_on_a_node() -> None:
         ({}, "versions", Status.OK, "ray 2.60.0"),
         ({"versions": HERE.versions | {"ray": "2.55.0"}}, "versions", Status.FAIL, "(here 2.60.0)"),
         ({"versions": HERE.versions | {"torch": "2.11.0"}}, "versions", Status.WARN, "2.11.0"),
-        ({"model": {}}, "paths", Status.FAIL, "does not exist"),
+        ({"models": {"model.path": {}}}, "paths", Status.FAIL, "does not exist"),
         ({"run_dir": "apart"}, "paths", Status.WARN, "another folder"),
         ({"run_dir": "not writable"}, "paths", Status.FAIL, "cannot be written"),
         ({"missing_data": ("/data",)}, "paths", Status.WARN, "/data is not there"),
@@ -161,8 +217,10 @@ def test_what_the_doctor_finds_on_a_node() -> None:
         ({"interfaces": {"eth1": "10.9.0.1"}}, "network", Status.WARN, "none of: eth1 10.9.0.1"),
         ({"variables": {"GLOO_SOCKET_IFNAME": "ib0"}}, "network", Status.WARN, "ib0"),
     ]
+    models = [NeededModel("model.path", "/models/mine")]
     for change, check, status, words in cases:
-        findings = node_findings(RunConfig(), node("a", 1), replace(HERE, **change), HERE)
+        there = replace(HERE, **change)
+        findings = node_findings(RunConfig(), models, node("a", 1), there, HERE)
         found = {finding.check.removeprefix("a (10.0.0.1) "): finding for finding in findings}
         assert (found[check].status, words in found[check].seen) == (status, True), change
     assert clock_finding("a", 5.0, 0.1).status is Status.WARN
