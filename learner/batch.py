@@ -37,6 +37,10 @@ class MicroBatch:
     """Segment weight times the normaliser of the optimizer step; 0 where not trained."""
     num_tokens: int
     """Slots that hold a token of a tree."""
+    num_trained: int
+    """Trained tokens."""
+    num_pairs: int
+    """Pairs of a query and a key that it sees."""
     trees_RT: torch.Tensor
     """Number of the token's tree within the micro-batch; NO_TREE on padding."""
     num_trees: int
@@ -191,6 +195,8 @@ def _to_device(packed: PackedRows, device: torch.device) -> MicroBatch:
         advantages_RT=tensor(packed.advantages),
         weights_RT=tensor(packed.weights),
         num_tokens=packed.num_tokens,
+        num_trained=int(np.count_nonzero(packed.trained)),
+        num_pairs=packed.num_pairs,
         trees_RT=tensor(trees_RT),
         num_trees=int(counts_R.sum()),
     )

@@ -49,6 +49,8 @@ def step_metrics(
     slots: int,
     seconds: Mapping[str, float],
     peak_bytes: int,
+    flops: float,
+    peak_flops: float | None,
     device: torch.device,
 ) -> dict[str, float]:
     """Return the metrics of a training step, the same on every rank; all ranks call it.
@@ -59,12 +61,15 @@ def step_metrics(
         slots: room for tokens in this rank's rows, padding included.
         seconds: wall-clock time of the parts of the step, `step` being the whole.
         peak_bytes: most memory that this rank has had so far.
+        flops: what the model needs for this rank's rows (learner.flops).
+        peak_flops: FLOP/s of this rank's card, None where unknown.
     """
     local: Sums = {}
     for part in sums:
         local = merge_metrics(local, part) if local else part
     largest = {"peak_bytes": peak_bytes, **seconds}
-    numbers = {"packed": packed, "slots": slots, **{f"{k}_max": v for k, v in largest.items()}}
+    numbers = {"packed": packed, "slots": slots, "flops": flops}
+    numbers |= {f"{k}_max": v for k, v in largest.items()}
     tensors = {k: torch.tensor(float(v), device=device) for k, v in numbers.items()}
     total = _join_ranks({**local, **tensors})
 
@@ -74,6 +79,10 @@ def step_metrics(
     metrics["tokens_packed"] = tokens
     metrics["padding_share"] = 1.0 - tokens / room
     metrics["tokens_per_s"] = tokens / metrics["seconds_step"]
+    rank_flops = float(total.pop("flops")) / torch.distributed.get_world_size()
+    metrics["tflops"] = rank_flops / metrics["seconds_step"] / 1e12
+    if peak_flops is not None:
+        metrics["mfu"] = metrics["tflops"] * 1e12 / peak_flops
     if sums:
         metrics["loss"] = float(total.pop("loss")) / len(sums)
         metrics |= summarise(total)

@@ -78,6 +78,11 @@ class PackedRows:
         """Tokens of trees, padding left out."""
         return int(np.count_nonzero(self.trees != NO_TREE))
 
+    @property
+    def num_pairs(self) -> int:
+        """Pairs of a query and a key that it sees: itself and the tokens before it on its path."""
+        return int((self.positions[self.trees != NO_TREE].astype(np.int64) + 1).sum())
+
 
 def flatten(sample: Sample) -> PackedTree:
     """Lay a sample's tree out in depth-first order.

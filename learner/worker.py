@@ -19,6 +19,7 @@ import torch
 from learner.batch import MicroBatch, advantage_sums, micro_batches, sequence_batches
 from learner.checkpoint import export_model, load_checkpoint, save_checkpoint
 from learner.engine import build_engine, join, update
+from learner.flops import peak_flops, step_cost
 from learner.gradient_checkpointing import memory_errors
 from learner.logprobs import PolicyModel, load_policy
 from learner.metrics import Sums, peak_bytes, step_metrics
@@ -103,6 +104,7 @@ class LearnerWorker:
             model = spec.distillation.teacher
             teacher = self._load(model.path, model.dtype).requires_grad_(False)
         self._objective = Objective(self.engine, reference, teacher, spec)
+        self._cost = step_cost(self.module)
 
     @property
     def module(self) -> PreTrainedModel:
@@ -128,7 +130,8 @@ class LearnerWorker:
             enter no metric of the loss), skipped_in_row (how many of them have no other step after
             them, earlier calls included), tokens_packed, padding_share, tokens_per_s (packed tokens
             of all ranks), tokens_trained, peak_gib (largest of all ranks, see
-            learner.metrics.peak_bytes), seconds_* of the parts (the slowest rank's),
+            learner.metrics.peak_bytes), tflops (per second and rank, see learner.flops), mfu (the
+            same over the peak of a known card), seconds_* of the parts (the slowest rank's),
             advantage_scale and advantage_shift (where advantages are normalised), and what
             rlsys.algorithms.loss.summarise makes of the loss's sums.
 
@@ -165,6 +168,8 @@ class LearnerWorker:
             slots=sum(micro.num_slots for micro in micros),
             seconds=self._seconds,
             peak_bytes=peak_bytes(self._device),
+            flops=sum(map(self._cost.flops, micros)),
+            peak_flops=peak_flops(self._device, self._spec.dtype),
             device=self._device,
         )
         if applied:

@@ -94,13 +94,20 @@ def local_cards() -> list[Card]:
     return [_listed(line) for line in listed.stdout.splitlines() if "," in line]
 
 
+def known_card(name: str, memory_gib: float) -> Card | None:
+    """Return the entry of CARDS for a name such as `NVIDIA H100 80GB HBM3`; None if there is none.
+
+    The memory tells the two sizes of the A100 apart.
+    """
+    words = set(re.findall(r"[a-z0-9]+", name.lower().replace("rtx ", "rtx")))
+    # The longest name first, so that a name which contains another one wins.
+    known = next((CARDS[key] for key in sorted(CARDS, key=len, reverse=True) if key in words), None)
+    return CARDS["a100-40"] if known is CARDS["a100"] and memory_gib < 50 else known
+
+
 def _listed(line: str) -> Card:
     """Return the card of a line such as `NVIDIA H100 80GB HBM3, 81559`."""
     name, _, mebibytes = line.rpartition(",")
     memory = int(mebibytes) / 1024
-    words = set(re.findall(r"[a-z0-9]+", name.lower().replace("rtx ", "rtx")))
-    # The longest name first, so that a name which contains another one wins.
-    known = next((CARDS[key] for key in sorted(CARDS, key=len, reverse=True) if key in words), None)
-    if known is CARDS["a100"] and memory < 50:
-        known = CARDS["a100-40"]
+    known = known_card(name, memory)
     return replace(known or DEFAULT, name=known.name if known else name, memory_gib=memory)

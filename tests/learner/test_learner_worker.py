@@ -72,6 +72,8 @@ def test_metrics_of_a_step(start: Callable[..., LearnerWorker], groups: Groups) 
     assert metrics["tokens_trained"] == sum(s.num_trained for s in samples)
     assert metrics["tokens_packed"] == sum(s.num_tokens for s in samples)
     assert 0 < metrics["padding_share"] < 0.5
+    assert metrics["tflops"] > 0
+    assert "mfu" not in metrics  # a CPU has no entry in the data sheets
     assert metrics["learning_rate"] == 3e-3
     assert metrics["skipped"] == 0
     assert metrics["ratio_mean"] == metrics["ratio_max"] == 1.0

@@ -252,6 +252,7 @@ def test_packed_rows_keep_every_tree(samples: list[list[Sample]]) -> None:
         assert not packed.trained[r, start:].any()
         assert np.array_equal(seen[start:], np.eye(seen.shape[0], dtype=bool)[start:])
     assert packed.num_tokens == sum(s.num_tokens for row in samples for s in row)
+    assert packed.num_pairs == sum(visible(tree.exits).sum() for row in rows for tree in row)
     assert packed.trained.sum() == sum(s.num_trained for row in samples for s in row)
 
 
