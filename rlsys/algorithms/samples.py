@@ -102,6 +102,7 @@ def brpo_samples(group: Group, algorithm: BrpoConfig, config: RunConfig) -> tupl
         scores_GN.reshape(len(scores_GN), len(budgets), answers).mean(axis=2),
         brpo.prior(algorithm.prior, budgets),
         mode=algorithm.mode,
+        decay=algorithm.decay,
         coefficients=brpo.budget_coefficients(budgets) if by_budget else None,
     )
     if algorithm.shaping is not None:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from rlsys.config.base import NonNegativeFloat, Section, Share
+from rlsys.config.base import Fraction, NonNegativeFloat, Section, Share
 from rlsys.config.environments import AnytimeConfig, EnvironmentConfig
 from rlsys.config.published import TOKENS_PER_REFLECTION
 
@@ -67,6 +67,9 @@ class BrpoConfig(AlgorithmConfig):
     """Baseline of the thought: budget-relative, one of its halves, none, or no training."""
     coefficients: Literal["index", "budget"] = "index"
     """Mix of the two baselines by slot index (the code) or by b/b_m (Figure 1)."""
+    decay: Fraction = 0.5
+    """lambda of Eq. 7: how much a score of the same thought counts relative to the score one budget
+    later. 1 is the plain mean of all earlier scores."""
     answer_method: Literal["brpo", "grpo"] = "brpo"
     """Train every answer against its siblings, or only the last one of the full budget."""
     summary_weight: NonNegativeFloat = 1.0

@@ -31,7 +31,8 @@ def baseline_metrics(reports: Sequence[GroupReport], config: RunConfig) -> dict[
         if not all(name in numbers for name in names):  # all episodes of the group were lost
             continue
         scores_GM = np.stack([numbers[name] for name in names], axis=1)
-        groups.append(brpo.baselines(scores_GM, weights_M, coefficients=share_M))
+        found = brpo.baselines(scores_GM, weights_M, decay=algorithm.decay, coefficients=share_M)
+        groups.append(found)
         # A thought has a token in slot s if it is longer than the budget before.
         present.append(numbers["thought/length"][:, None] > np.array([0, *budgets[:-1]]))
     if not groups:

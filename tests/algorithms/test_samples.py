@@ -143,21 +143,25 @@ def test_only_sampled_tokens_are_trained() -> None:
                 assert advantages_T.dtype == np.float32
 
 
-def test_coefficients_by_budget() -> None:
+def test_coefficients_by_budget_and_decay_of_earlier_scores() -> None:
     budgets = (1, 2, 8)
     group = group_of(
         rolled_out(8, False, budgets, [0, 0, 0, 1, 0, 1, 0, 1, 1, 1, 1, 1]),
         rolled_out(8, False, budgets, [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1]),
     )
-    by_index, by_budget = (
-        build_samples(group, run_config(budgets, 4, BrpoConfig(coefficients=coefficients)))
-        for coefficients in ("index", "budget")
+    by_index, by_budget, undecayed = (
+        build_samples(group, run_config(budgets, 4, algorithm))
+        for algorithm in (BrpoConfig(), BrpoConfig(coefficients="budget"), BrpoConfig(decay=1.0))
     )
     assert_allclose(
         advantages_of(by_index[0], 1)[[0, 1, 2, 7]], [1 / 6, 0.194444, *[0.157407] * 2], atol=1e-6
     )
     assert_allclose(
         advantages_of(by_budget[0], 1)[[0, 1, 2, 7]], [1 / 6, 0.151042, *[0.111111] * 2], atol=1e-6
+    )
+    # Only the last slot has two earlier scores: V1 is the third of .375, their plain mean.
+    assert_allclose(
+        advantages_of(undecayed[0], 1)[[0, 1, 2, 7]], [1 / 6, 0.194444, *[1 / 6] * 2], atol=1e-6
     )
 
 

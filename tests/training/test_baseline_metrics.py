@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from finished_groups import report
+from numpy.typing import NDArray
 
 from rlsys.config import RunConfig
 from rlsys.config.loading import load_config
@@ -47,6 +48,25 @@ def test_the_mix_is_that_of_the_configuration() -> None:
     # Shares 0 and 16/64. In slot 1, V = .1875, .3125, .375, .5 and R - V = -.1875, .1875, .125, 0.
     metrics = baseline_metrics(batch(), config("algorithm.coefficients=budget"))
     assert metrics["baseline/variance_v/64"] == pytest.approx(7 / 16)
+
+
+def test_the_decay_is_that_of_the_configuration() -> None:
+    reports = [replace(report(0, 0), numbers=numbers) for numbers in three_budgets()]
+    words = ("environment.budgets=[16,32,64]", "algorithm.prior=base")
+    name = "baseline/variance_v1/64"
+    assert baseline_metrics(reports, config(*words))[name] == pytest.approx(4 / 9)
+    undecayed = baseline_metrics(reports, config(*words, "algorithm.decay=1"))
+    assert undecayed[name] == pytest.approx(1 / 4)
+
+
+def three_budgets() -> list[dict[str, NDArray[np.float32]]]:
+    """One group: a thought that is right at the first of three budgets and at the last, one never.
+
+    In slot 2, R = 1 and 0, and V1 is a third or a half of R.
+    """
+    scores = {"score/16": [1, 0], "score/32": [0, 0], "score/64": [1, 0]}
+    numbers = scores | {"thought/length": [64, 64]}
+    return [{name: np.array(values, np.float32) for name, values in numbers.items()}]
 
 
 def test_a_slot_that_no_thought_reaches_has_no_metric() -> None:
