@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from commands import wait_until
-from node_cluster import NodeCluster, NodeSpec, node_cluster, why_not
+from node_cluster import Node, NodeCluster, NodeSpec, node_cluster, why_not
 
 from rlsys.assets import shipped_path
 from rlsys.reporting.metrics_file import METRICS, read_rows
@@ -72,6 +72,12 @@ def steps(run_dir: Path) -> list[dict[str, Any]]:
     return [row for row in read_rows(run_dir / METRICS) if "loss" in row]
 
 
+def own_disk(node: Node, folder: Path) -> None:
+    """Put an empty disk over a folder, which only this node sees."""
+    mounted = node.run("mount", "-t", "tmpfs", "tmpfs", str(folder))
+    assert mounted.returncode == 0, mounted.stderr
+
+
 def test_a_submitted_job_trains_on_three_nodes(cluster: NodeCluster, config_file: Path) -> None:
     run_dir = cluster.folder / "run"
     job = cluster.submit("rlsys", "train", config_file, f"run_dir={run_dir}")
@@ -106,9 +112,7 @@ def test_a_model_that_a_node_lacks_is_named_before_an_engine_loads(
 ) -> None:
     model = cluster.folder / "model"
     shutil.copytree(shipped_path("tiny"), model)
-    # An empty disk over the folder, which only this node sees.
-    hidden = cluster.nodes["engines"].run("mount", "-t", "tmpfs", "tmpfs", str(model))
-    assert hidden.returncode == 0, hidden.stderr
+    own_disk(cluster.nodes["engines"], model)
     run_dir = cluster.folder / "lacking"
     job = cluster.submit("rlsys", "train", config_file, f"model.path={model}", f"run_dir={run_dir}")
     assert cluster.wait(job, RUN_SECONDS) == "FAILED"
@@ -138,8 +142,13 @@ def test_the_doctor_examines_every_node(cluster: NodeCluster, config_file: Path)
     assert "16 MiB over 2 ranks in" in output, output
 
 
-def test_a_cut_link_and_a_killed_node(cluster: NodeCluster, config_file: Path) -> None:
-    run_dir = cluster.folder / "faults"
+def test_a_cut_link_and_a_killed_node_without_a_shared_disk(
+    cluster: NodeCluster, config_file: Path
+) -> None:
+    disk = cluster.folder / "disk"
+    disk.mkdir()
+    run_dir = disk / "faults"
+    own_disk(cluster.nodes["learner"], disk)
     job = cluster.submit("rlsys", "train", config_file, "steps=60", f"run_dir={run_dir}")
 
     def reaches(step: int) -> None:
@@ -157,7 +166,10 @@ def test_a_cut_link_and_a_killed_node(cluster: NodeCluster, config_file: Path) -
     assert "engine 0 serves again with the weights of version" in cluster.logs(job)
     cluster.nodes["learner"].kill()
     cluster.add(NodeSpec(name="learner2", cpus=2, labels={"role": "learner"}))
+    own_disk(cluster.nodes["learner2"], disk)
     assert cluster.wait(job, RUN_SECONDS) == "SUCCEEDED", cluster.logs(job)
     # Once: the new rank is not started on the node that is lost.
     assert cluster.logs(job).count("the learner is started again and goes on after step") == 1
+    # The first learner's disk is lost with it; its checkpoints are on the driver's node.
+    assert (run_dir / "export" / "model.safetensors").is_file()
     assert [row["step"] for row in steps(run_dir)] == list(range(1, 61))
