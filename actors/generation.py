@@ -136,6 +136,7 @@ class GenerationActor:
             max_tokens=request.max_tokens,
             temperature=request.temperature,
             top_p=request.top_p,
+            top_k=request.top_k or 0,
             stop_token_ids=list(request.stop_token_ids),
             ignore_eos=True,  # the request names every token that ends it
             seed=request.seed,

@@ -125,6 +125,8 @@ class GenerationRequest:
     """Only the most likely tokens whose probabilities add up to this are sampled. Below 1 the
     log-probs are those of this smaller distribution, which the learner does not compute: such
     samples are for evaluations and must not be trained."""
+    top_k: int | None = None
+    """Only this many most likely tokens are sampled, for evaluations as well; None is all."""
 
 
 class Candidates(NamedTuple):

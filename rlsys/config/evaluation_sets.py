@@ -144,6 +144,8 @@ class SetsConfig(Section):
     """0 is greedy."""
     top_p: Fraction = 1.0
     """Samples come from the most likely tokens that together have at least this probability."""
+    top_k: PositiveInt | None = None
+    """Samples come from this many most likely tokens; null from all."""
     generation: EnginesConfig = EnginesConfig()
     """The engines, where there is no endpoint."""
     grading: GradingConfig = GradingConfig()

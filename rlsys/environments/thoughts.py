@@ -108,6 +108,8 @@ class ThoughtSampler:
     grader: Grader
     top_p: float = 1.0
     """Share of the probability that is sampled from, see GenerationRequest; 1 in training."""
+    top_k: int | None = None
+    """How many tokens are sampled from; all in training."""
 
     async def sample_thoughts(self, requests: Sequence[ThoughtRequest]) -> list[list[Completion]]:
         """Return the thoughts of every request, in order.
@@ -124,6 +126,7 @@ class ThoughtSampler:
                     stop_text=self.think.end.stop_text,
                     temperature=self.temperature,
                     top_p=self.top_p,
+                    top_k=self.top_k,
                     seed=request.seed,
                     engine=request.engine,
                     affinity=request.affinity,
@@ -148,6 +151,7 @@ class ThoughtSampler:
                     stop_token_ids=self.think.eos_ids,
                     temperature=self.temperature,
                     top_p=self.top_p,
+                    top_k=self.top_k,
                     seed=request.seed,
                     engine=request.engine,
                 )
@@ -175,6 +179,7 @@ class ThoughtSampler:
                     stop_token_ids=self.think.eos_ids,
                     temperature=self.temperature,
                     top_p=self.top_p,
+                    top_k=self.top_k,
                     seed=r.seed,
                     engine=r.thought.engine,
                 )

@@ -99,7 +99,7 @@ class EndpointGenerator:
             "seed": request.seed,
             "stop": request.stop_text,
             "extra_body": {
-                "top_k": 0,
+                "top_k": request.top_k or 0,
                 "min_p": 0.0,
                 "repetition_penalty": 1.0,
                 "stop_token_ids": list(request.stop_token_ids),

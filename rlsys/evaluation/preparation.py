@@ -58,6 +58,7 @@ class Prepared:
                 decode=decode,
                 temperature=self.config.temperature,
                 top_p=self.config.top_p,
+                top_k=self.config.top_k,
                 generator=generator,
                 grader=grader,
             ),

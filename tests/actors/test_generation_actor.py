@@ -149,11 +149,13 @@ def test_samples_carry_the_log_probs_of_the_weights(serving: Serving, temperatur
             assert serving.gap(prompt, completion, temperature) < 1e-4
 
 
-def test_only_the_likeliest_tokens_are_sampled_below_top_p(serving: Serving) -> None:
-    narrow, (greedy,) = serving.generate(
-        request(top_p=1e-6), request(n=1, temperature=0.0, seed=None)
+def test_only_the_likeliest_tokens_are_sampled_below_top_p_and_within_top_k(
+    serving: Serving,
+) -> None:
+    by_p, by_k, (greedy,) = serving.generate(
+        request(top_p=1e-6), request(top_k=1), request(n=1, temperature=0.0, seed=None)
     )
-    for completion in narrow:
+    for completion in [*by_p, *by_k]:
         np.testing.assert_array_equal(completion.token_ids, greedy.token_ids)
 
 

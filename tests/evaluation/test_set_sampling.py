@@ -108,6 +108,7 @@ REQUEST = GenerationRequest(
     stop_token_ids=(2,),
     temperature=0.5,
     top_p=0.9,
+    top_k=20,
     seed=11,
 )
 
@@ -144,6 +145,7 @@ def test_an_endpoint_takes_and_returns_token_ids() -> None:
         "max_tokens": 3,
         "temperature": 0.5,
         "top_p": 0.9,
+        "top_k": 20,
         "seed": 11,
         "stop_token_ids": [2],
         "return_token_ids": True,
