@@ -182,9 +182,9 @@ def assign_rows(num_tokens: Sequence[int], *, row_tokens: int, ranks: int) -> li
     """Put trees into rows and deal the rows to ranks: rank -> rows -> indices of `num_tokens`.
 
     First-fit decreasing finds a small number of rows; the trees are then spread over that many (a
-    multiple of `ranks`) so that all rows cost about the same. Rows are dealt longest first in
-    serpentine order (ranks 0 1 2, then 2 1 0). Each rank gets the same number of rows; the last
-    ones may be empty. Deterministic.
+    multiple of `ranks`) so that all rows have about the same length. Rows are dealt in serpentine
+    order (ranks 0 1 2, then 2 1 0), those with the most attention first. Each rank gets the same
+    number of rows; the last ones may be empty. Deterministic.
 
     Raises:
         ValueError: a tree is longer than `row_tokens`; the caller makes the rows longer.
@@ -204,7 +204,13 @@ def assign_rows(num_tokens: Sequence[int], *, row_tokens: int, ranks: int) -> li
 
     # Filling the lightest row first may need a longer row than first fit does.
     rows = even if max(map(load, even), default=0) <= row_tokens else dense
-    rows = sorted(rows, key=load, reverse=True)
+
+    def attention(row: list[int]) -> int:
+        # A token sees its own tree only, so a tree's pairs of query and key grow with its square.
+        return sum(num_tokens[i] ** 2 for i in row)
+
+    # On a GPU all rows have the same width, padding included, and differ in attention alone.
+    rows = sorted(rows, key=attention, reverse=True)
     dealt: list[list[list[int]]] = [[] for _ in range(ranks)]
     # Ranks wait for each other after every micro-batch, so their k-th rows should cost the same.
     # Turning around after each round keeps the first rank from getting the longer row every time.

@@ -202,6 +202,13 @@ def test_rows_with_room_are_evened_out_over_ranks() -> None:
     assert assign_rows([7, 5], row_tokens=12, ranks=3) == [[[0]], [[1]], [[]]]
 
 
+def test_ranks_get_rows_with_about_as_much_attention_at_the_same_time() -> None:
+    """Worked by hand: rows of 9, 8, 5 + 4 and 4 + 4 tokens have squares of 81, 64, 41 and 32."""
+    dealt = assign_rows([9, 5, 4, 8, 4, 4], row_tokens=9, ranks=2)
+    # By tokens alone, 5 + 4 would run beside the 9, and 4 + 4 beside the 8.
+    assert dealt == [[[0], [2, 4]], [[3], [1, 5]]]
+
+
 @given(
     st.lists(st.integers(0, 50), max_size=60),
     st.integers(50, 80),
@@ -219,8 +226,8 @@ def test_rows_lose_nothing(num_tokens: list[int], row_tokens: int, ranks: int) -
     assert len(dealt[0]) <= -(-enough // ranks)
     # The k-th rows of any two ranks differ by at most one step of the descending order.
     for k in range(len(dealt[0]) - 1):
-        lightest = min(sum(num_tokens[i] for i in rank[k]) for rank in dealt)
-        assert lightest >= max(sum(num_tokens[i] for i in rank[k + 1]) for rank in dealt)
+        lightest = min(sum(num_tokens[i] ** 2 for i in rank[k]) for rank in dealt)
+        assert lightest >= max(sum(num_tokens[i] ** 2 for i in rank[k + 1]) for rank in dealt)
 
 
 def test_a_tree_longer_than_a_row_is_refused() -> None:
