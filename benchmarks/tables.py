@@ -28,6 +28,7 @@ import allocation_table
 import anytime_table
 import combination_table
 import economics_tables as economics
+import independent_table
 import paper_plans
 import plan_table
 import reflection_table
@@ -343,6 +344,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "allocation-reflective": partial(
         allocation_table.allocation, RESULTS / "allocation_tiny_reflective_cpu.jsonl"
     ),
+    "independent": partial(independent_table.agreement, RESULTS / "independent_eval_cpu.jsonl"),
     "svamp-medians": svamp_medians,
     "svamp-steps": partial(
         speed.steps, RESULTS / "smollm2_svamp_1xH100_shared.csv", range(1, 111, 20)
