@@ -51,14 +51,15 @@ def step_cost(model: PreTrainedModel) -> StepCost:
     """
     settings = model.config.get_text_config()
     head = model.get_output_embeddings().weight
-    tables = {id(head), id(model.get_input_embeddings().weight)}
+    tables = [m.weight for m in model.modules() if isinstance(m, torch.nn.Embedding)]
+    left_out = {id(table) for table in [*tables, head]}
     used = _used_experts(model)
     linear = 0.0
     for name, parameter in model.named_parameters():
-        if id(parameter) not in tables and len(_shape(parameter)) > 1:
+        if id(parameter) not in left_out and len(_shape(parameter)) > 1:
             linear += _per_use(parameter) * (used if ".experts." in name else 1.0)
-    heads = settings.num_attention_heads
-    size = getattr(settings, "head_dim", None) or settings.hidden_size // heads
+    heads = getattr(settings, "num_attention_heads", None) or 0  # none in a state-space model
+    size = getattr(settings, "head_dim", None) or _shape(head)[1] // max(heads, 1)
     # Two products of head_dim forward, for the score and for the value, and twice as much backward.
     pair = 3 * 4 * settings.num_hidden_layers * heads * size
     return StepCost(token=linear, predicted=_per_use(head), pair=float(pair))

@@ -58,6 +58,18 @@ def test_a_token_is_computed_by_its_own_experts_alone() -> None:
     assert two.pair == one.pair
 
 
+def test_every_family_has_a_cost() -> None:
+    """Another attention, or none, must not end a run for the sake of a metric."""
+    for kind in ("gemma3_text", "gpt_oss", "gpt2"):
+        cost = step_cost(model(kind))
+        assert min(cost.token, cost.predicted, cost.pair) > 0, kind
+    sizes = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 3}
+    config = AutoConfig.for_model("mamba2", **sizes, num_heads=4, head_dim=8, n_groups=1)
+    with torch.device("meta"):
+        cost = step_cost(AutoModelForCausalLM.from_config(config))
+    assert (cost.token > 0, cost.predicted, cost.pair) == (True, 6 * 50 * 16, 0)
+
+
 def test_cards_are_known_by_their_names() -> None:
     names = [
         ("NVIDIA H100 80GB HBM3", 79.6, CARDS["h100"]),
