@@ -107,6 +107,10 @@ TIME_CHARTS: Final = (
         *(("busy/engines", "busy/learner"), "share"),
     ),
     Chart(
+        *("mfu", "MFU", "Arithmetic that the model needs, over the peak of the learner's cards."),
+        *(("learner/mfu",), "share"),
+    ),
+    Chart(
         *("group-time", "Group", "Seconds of a group: rollout, grading (all calls), samples."),
         *(("time/rollout", "time/grading", "time/samples"), "seconds"),
     ),
