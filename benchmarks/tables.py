@@ -27,6 +27,7 @@ from typing import Final
 import allocation_table
 import anytime_table
 import combination_table
+import countdown_lengths
 import economics_tables as economics
 import independent_table
 import paper_plans
@@ -345,6 +346,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
         allocation_table.allocation, RESULTS / "allocation_tiny_reflective_cpu.jsonl"
     ),
     "independent": partial(independent_table.agreement, RESULTS / "independent_eval_cpu.jsonl"),
+    "countdown-lengths": countdown_lengths.lengths,
     "svamp-medians": svamp_medians,
     "svamp-steps": partial(
         speed.steps, RESULTS / "smollm2_svamp_1xH100_shared.csv", range(1, 111, 20)
