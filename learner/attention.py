@@ -79,6 +79,26 @@ def tree_attention(
     return out.transpose(1, 2).contiguous(), None
 
 
+def dense_attention(
+    _module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor,
+    *,
+    scaling: float | None = None,
+) -> tuple[torch.Tensor, None]:
+    """The same by SDPA, with a dense mask.
+
+    transformers' own version takes the ratio of query to key heads from the model. A rank of a
+    sequence group may have another ratio.
+    """
+    out = torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=True
+    )
+    return out.transpose(1, 2).contiguous(), None
+
+
 def _tiles(query: torch.Tensor) -> dict[str, int] | None:
     """Return tile sizes, or None to leave them to torch."""
     measured = query.dtype == torch.bfloat16 and query.shape[-1] == 128

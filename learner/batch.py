@@ -6,6 +6,7 @@ Letters of shapes: R rows of the micro-batch, T tokens of a row.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -60,16 +61,18 @@ def micro_batches(
     *,
     micro_batch_rows: int,
     device: torch.device,
+    sequence_ranks: int = 1,
     advantage_shift: float = 0.0,
     advantage_scale: float = 1.0,
 ) -> list[list[MicroBatch]]:
     """Return the micro-batches of every optimizer step of `plan`, in order.
 
-    An advantage A becomes (A - advantage_shift) * advantage_scale.
+    The width of rows is a multiple of `sequence_ranks`. An advantage A becomes
+    (A - advantage_shift) * advantage_scale.
     """
     return [
         [
-            _to_device(_pack(rows, plan.row_tokens, device), device)
+            _to_device(_pack(rows, plan.row_tokens, device, sequence_ranks), device)
             for rows in _divide(
                 _trees(step, groups, loss, advantage_shift, advantage_scale), micro_batch_rows
             )
@@ -104,15 +107,23 @@ def _mean_power(sample: Sample, power: int) -> float:
 
 
 def sequence_batches(
-    sequences: Sequence[Tokens], *, micro_batch_rows: int, device: torch.device
+    sequences: Sequence[Tokens],
+    *,
+    micro_batch_rows: int,
+    device: torch.device,
+    sequence_ranks: int = 1,
 ) -> Iterator[MicroBatch]:
-    """Yield plain sequences, one per row and in order, with every token selected."""
+    """Yield plain sequences, one per row and in order, with every token selected.
+
+    The width of rows is a multiple of `sequence_ranks`.
+    """
     # One sequence per row, so that row and token index are those of the caller's sequences.
     rows = [[_chain(sequence)] for sequence in sequences]
     # At their own width: they are few and short, and every weight sync waits for them.
     width = row_width(max(len(sequence) for sequence in sequences), BLOCK)
     for part in _divide(rows, micro_batch_rows):
-        batch = _to_device(packed := _pack(part, width, device), device)
+        packed = _pack(part, width, device, sequence_ranks)
+        batch = _to_device(packed, device)
         # `trained` selects nothing here: these tokens are scored and not learned from.
         batch.select_RT = torch.from_numpy(packed.trees >= 0).to(device)
         yield batch
@@ -167,14 +178,18 @@ def _divide(
 
 
 def _pack(
-    rows: Sequence[Sequence[PackedTree]], row_tokens: int, device: torch.device
+    rows: Sequence[Sequence[PackedTree]],
+    row_tokens: int,
+    device: torch.device,
+    sequence_ranks: int,
 ) -> PackedRows:
     """Pack rows; on the CPU only as wide as the fullest one, on a GPU at the one compiled width."""
     # Another width costs a GPU a compilation of FlexAttention, and the CPU nothing.
     if device.type == "cuda":
-        return pack_rows(rows, row_tokens, multiple_of=BLOCK)
+        return pack_rows(rows, row_tokens, multiple_of=math.lcm(BLOCK, sequence_ranks))
     fullest = max(sum(len(tree.token_ids) for tree in row) for row in rows)
-    return pack_rows(rows, max(fullest, 1))  # a rank may have nothing but empty rows
+    # A rank may have nothing but empty rows.
+    return pack_rows(rows, max(fullest, 1), multiple_of=sequence_ranks)
 
 
 def _to_device(packed: PackedRows, device: torch.device) -> MicroBatch:

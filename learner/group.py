@@ -140,13 +140,15 @@ class LearnerGroup:
         plans = make_plan(
             [group.sizes for group in groups],
             row_tokens=self._spec.config.row_tokens,
-            ranks=len(self._ranks),
+            ranks=self._spec.config.data_parallel,
             optimizer_steps=self._spec.optimizer_steps,
         )
+        # The ranks of a sequence group are neighbours and have the same plan.
+        shared = [plan for plan in plans for _ in range(self._spec.config.sequence_ranks)]
         # Ray resolves references that are arguments themselves, not those inside a list.
         metrics = await self._all(
             rank.step(plan, *(groups[g].samples for g in plan.groups))
-            for rank, plan in zip(self._ranks, plans, strict=True)
+            for rank, plan in zip(self._ranks, shared, strict=True)
         )
         return run_names(metrics[0])  # the same on every rank
 

@@ -19,9 +19,10 @@ from learner.gradient_checkpointing import checkpoint_layers
 from learner.logprob_head import LogprobHead, matmul_float32
 from learner.lora import add_adapters
 from learner.paths import unpack_paths
+from learner.sequence import SequenceGroup, shared_attention_implementation
 from rlsys.config import LoraConfig
 from rlsys.errors import ModelError
-from rlsys.model_types import PACKED_TYPES, check_trainable, packs_trees
+from rlsys.model_types import PACKED_TYPES, check_shared_rows, check_trainable, packs_trees
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -33,10 +34,21 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
     A model that cannot read packed trees reads their paths one by one (learner.paths).
     """
 
-    def __init__(self, model: PreTrainedModel, *, packed: bool | None = None) -> None:
-        """`packed` None lets the settings of the model decide."""
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        packed: bool | None = None,
+        sequence: SequenceGroup | None = None,
+    ) -> None:
+        """`packed` None lets the settings of the model decide.
+
+        With `sequence` every rank of that group gets the same rows, runs the model on its part of
+        each row, and returns the log-probs of whole rows. The rows must be packed.
+        """
         super().__init__()
         self.model = model
+        self._sequence = sequence
         self._packed = packs_trees(model.config) if packed is None else packed
         self.head = LogprobHead(model.get_output_embeddings().weight)
         self.register_state_dict_post_hook(_leave_out_frozen)
@@ -56,7 +68,8 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
         """Return the log-prob of every selected token given its path, and the entropy there.
 
         Args:
-            token_ids_RT, positions_RT, parents_RT, exits_RT: integers, fields of PackedRows.
+            token_ids_RT, positions_RT, parents_RT, exits_RT: integers, fields of PackedRows. T is a
+                multiple of the ranks that share a row.
             select_RT: bool, tokens whose log-prob is wanted; the others cost no logits.
             temperature: logits are divided by it before the softmax.
             chunk: tokens whose logits exist at once.
@@ -66,25 +79,18 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
             [R, T] float32 log-probs and entropies in nats, 0 where not selected and at root tokens
             (nothing predicts them); None in place of entropies that were not asked for.
         """
-        places_RT = None
-        # Without the model's own head, whose logits [R, T, V] would be the largest tensor of all.
-        if self._packed:
-            hidden_RTH = self.model.base_model(
-                input_ids=token_ids_RT.long(),
-                position_ids=positions_RT.long(),
-                attention_mask=tree_mask(exits_RT),
-                use_cache=False,
-            ).last_hidden_state
-        else:
-            token_ids_PL, places_RT = unpack_paths(token_ids_RT, parents_RT, exits_RT, select_RT)
-            hidden_RTH = self.model.base_model(
-                input_ids=token_ids_PL.long(), use_cache=False
-            ).last_hidden_state
+        tokens = token_ids_RT.shape[1]
+        part = slice(0, tokens) if self._sequence is None else self._sequence.part(tokens)
+        hidden_RTH, places_RT = self._hidden(
+            token_ids_RT, positions_RT, parents_RT, exits_RT, select_RT, part
+        )
         # A token is predicted by its predecessor on the path. After a branch that is not the token
         # before it in the row, so the shift by one of plain sequences would be wrong.
-        flat_N = (select_RT & (parents_RT >= 0)).flatten().nonzero().squeeze(-1)
-        rows_N = flat_N // token_ids_RT.shape[1]
-        before_N = rows_N * token_ids_RT.shape[1] + parents_RT.flatten()[flat_N]
+        # Its log-prob is computed by the rank that has the hidden state of the predecessor.
+        own_RT = select_RT & (parents_RT >= part.start) & (parents_RT < part.stop)
+        flat_N = own_RT.flatten().nonzero().squeeze(-1)
+        width = part.stop - part.start
+        before_N = (flat_N // tokens) * width + parents_RT.flatten()[flat_N] - part.start
         if places_RT is not None:
             before_N = places_RT.flatten()[before_N]
         logprobs_N, entropy_N = self.head(
@@ -99,9 +105,37 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
         zeros = torch.zeros(token_ids_RT.numel(), device=hidden_RTH.device)
 
         def spread(values_N: torch.Tensor) -> torch.Tensor:
-            return zeros.index_copy(0, flat_N, values_N).view(token_ids_RT.shape)
+            values_RT = zeros.index_copy(0, flat_N, values_N).view(token_ids_RT.shape)
+            return values_RT if self._sequence is None else self._sequence.join(values_RT, own_RT)
 
         return spread(logprobs_N), spread(entropy_N) if entropy else None
+
+    def _hidden(
+        self,
+        token_ids_RT: torch.Tensor,
+        positions_RT: torch.Tensor,
+        parents_RT: torch.Tensor,
+        exits_RT: torch.Tensor,
+        select_RT: torch.Tensor,
+        part: slice,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the last hidden states of `part` of every row.
+
+        If the model reads paths, the states are those of the paths, and the second tensor holds the
+        place of every token of the rows among them. It is None otherwise.
+        """
+        # Without the model's own head, whose logits [R, T, V] would be the largest tensor of all.
+        if self._packed:
+            packed = self.model.base_model(
+                input_ids=token_ids_RT[:, part].long(),
+                position_ids=positions_RT[:, part].long(),
+                attention_mask=tree_mask(exits_RT),
+                use_cache=False,
+            )
+            return packed.last_hidden_state, None
+        token_ids_PL, places_RT = unpack_paths(token_ids_RT, parents_RT, exits_RT, select_RT)
+        paths = self.model.base_model(input_ids=token_ids_PL.long(), use_cache=False)
+        return paths.last_hidden_state, places_RT
 
 
 def _leave_out_frozen(
@@ -124,29 +158,37 @@ def load_policy(
     gradient_checkpointing: bool | int,
     compiled: bool = False,
     lora: LoraConfig | None = None,
+    sequence: SequenceGroup | None = None,
 ) -> PolicyModel:
     """Load a checkpoint folder (or hub name) for training; code in that folder is never run.
 
     With `lora` its weights are frozen and adapters are trained in their place. With `compiled`
     torch.compile fuses the small kernels of every layer. `gradient_checkpointing` is that of
-    learner.gradient_checkpointing.checkpoint_layers.
+    learner.gradient_checkpointing.checkpoint_layers. With `sequence` the ranks of that group share
+    every row.
 
     Raises:
         ConfigError: more layers are to be checkpointed than the model has.
-        ModelError: the learner cannot train a model of this type.
+        ModelError: the learner cannot train a model of this type, or cannot share its rows.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     check_trainable(config, path, "model.path")
+    if sequence is not None:
+        check_shared_rows(config, path, "model.path", sequence.size)
     _remove_dropout(config)
     packed = packs_trees(config)
+    attention = None  # the fastest implementation that the model has
+    if sequence is not None:
+        attention = shared_attention_implementation(sequence)
+    elif packed:
+        attention = attention_implementation(device.type)
     model = AutoModelForCausalLM.from_pretrained(
         path,
         config=config,
         dtype=dtype,
-        # None takes the fastest implementation that the model has.
-        attn_implementation=attention_implementation(device.type) if packed else None,
+        attn_implementation=attention,
         trust_remote_code=False,
     ).to(device)
     if not packed:
@@ -159,7 +201,8 @@ def load_policy(
         # Layer by layer: their code is the same, so one compilation serves all of them.
         for layer in model.base_model.layers:
             layer.compile()
-    return PolicyModel(model.train())  # transformers recomputes activations in training mode only
+    # transformers recomputes activations in training mode only.
+    return PolicyModel(model.train(), sequence=sequence)
 
 
 def _remove_dropout(config: PretrainedConfig) -> None:

@@ -52,6 +52,7 @@ def step_metrics(
     flops: float,
     peak_flops: float | None,
     device: torch.device,
+    sequence_ranks: int = 1,
 ) -> dict[str, float]:
     """Return the metrics of a training step, the same on every rank; all ranks call it.
 
@@ -63,6 +64,7 @@ def step_metrics(
         peak_bytes: most memory that this rank has had so far.
         flops: what the model needs for this rank's rows (learner.flops).
         peak_flops: FLOP/s of this rank's card, None where unknown.
+        sequence_ranks: ranks that have the same rows, and so the same sums.
     """
     local: Sums = {}
     for part in sums:
@@ -71,7 +73,7 @@ def step_metrics(
     numbers = {"packed": packed, "slots": slots, "flops": flops}
     numbers |= {f"{k}_max": v for k, v in largest.items()}
     tensors = {k: torch.tensor(float(v), device=device) for k, v in numbers.items()}
-    total = _join_ranks({**local, **tensors})
+    total = _join_ranks({**local, **tensors}, sequence_ranks)
 
     tokens, room = float(total.pop("packed")), float(total.pop("slots"))
     metrics = {f"seconds_{part}": float(total.pop(f"{part}_max")) for part in seconds}
@@ -90,13 +92,18 @@ def step_metrics(
     return metrics
 
 
-def _join_ranks(sums: Sums) -> Sums:
-    """Return the larger of each maximum over ranks, and the total of the rest, on the CPU."""
+def _join_ranks(sums: Sums, sequence_ranks: int) -> Sums:
+    """Return the larger of each maximum over ranks, and the total of the rest, on the CPU.
+
+    Ranks that share their rows count once.
+    """
     joined: Sums = {}
     operations = torch.distributed.ReduceOp
     for keep_max, operation in ((False, operations.SUM), (True, operations.MAX)):
         names = sorted(name for name in sums if is_max(name) == keep_max)
         values = torch.stack([sums[name].detach().double() for name in names])
         torch.distributed.all_reduce(values, operation)
+        if not keep_max:
+            values /= sequence_ranks
         joined |= dict(zip(names, values.cpu(), strict=True))
     return joined

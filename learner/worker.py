@@ -26,6 +26,7 @@ from learner.metrics import Sums, peak_bytes, step_metrics
 from learner.objective import Objective
 from learner.plan import RankPlan
 from learner.schedule import learning_rate
+from learner.sequence import join_sequence_group
 from learner.spec import LearnerSpec
 from learner.sync import SyncSpec, WeightSender
 from rlsys.algorithms.loss import batch_normalisation, merge_metrics
@@ -84,6 +85,7 @@ class LearnerWorker:
         """
         spec = self._spec
         self._store = join(spec, master_address, master_port)
+        self._sequence = join_sequence_group(spec.config.sequence_ranks)
         # The same seed on every rank, so that adapters, which start from random numbers, are equal.
         torch.manual_seed(spec.seed)
         np.random.seed(spec.seed)
@@ -149,6 +151,7 @@ class LearnerWorker:
                 self._spec.loss,
                 micro_batch_rows=self._spec.config.micro_batch_rows,
                 device=self._device,
+                sequence_ranks=self._spec.config.sequence_ranks,
                 advantage_shift=shift,
                 advantage_scale=scale,
             )
@@ -171,6 +174,7 @@ class LearnerWorker:
             flops=sum(map(self._cost.flops, micros)),
             peak_flops=peak_flops(self._device, self._spec.dtype),
             device=self._device,
+            sequence_ranks=self._spec.config.sequence_ranks,
         )
         if applied:
             metrics["grad_norm"] = sum(norm for _, norm in applied) / len(applied)
@@ -192,7 +196,8 @@ class LearnerWorker:
         if not rule:
             return 0.0, 1.0
         # Environment actors hold single groups, and the driver holds no advantages. The ranks
-        # together hold every sample of the batch exactly once.
+        # together hold every sample of the batch equally often, more than once if ranks share rows.
+        # The means that follow from the sums are then the same.
         sums = torch.tensor(advantage_sums(plan, groups), dtype=torch.float64, device=self._device)
         torch.distributed.all_reduce(sums)
         return batch_normalisation(*sums.tolist(), whiten=rule == "whiten")
@@ -240,7 +245,8 @@ class LearnerWorker:
                 torch.distributed.all_reduce(broken, torch.distributed.ReduceOp.MAX)
                 loss = loss * torch.where(broken > 0, torch.nan, 1.0)
             # DeepSpeed divides gradients by the number of ranks, but the token weights hold the
-            # normaliser of the whole optimizer step, so the gradients of ranks must add up.
+            # normaliser of the whole optimizer step, so the gradients of ranks must add up. That is
+            # so for ranks that share rows too: each has the gradient of its own log-probs only.
             self.engine.backward(loss * self._spec.config.ranks)
         return sums
 
@@ -251,6 +257,7 @@ class LearnerWorker:
             sequences,
             micro_batch_rows=self._spec.config.micro_batch_rows,
             device=self._device,
+            sequence_ranks=self._spec.config.sequence_ranks,
         )
         rows: list[Floats] = []
         # Temperature 1, as the engines use when they score the canary of a weight sync.
@@ -324,6 +331,7 @@ class LearnerWorker:
                 and self._spec.config.zero_stage < 3
             ),
             lora=lora,
+            sequence=self._sequence,
         )
 
     @contextmanager

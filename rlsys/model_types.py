@@ -85,5 +85,40 @@ def check_trainable(config: PretrainedConfig, path: str, key: str) -> None:
             )
 
 
+def check_shared_rows(config: PretrainedConfig, path: str, key: str, ranks: int) -> None:
+    """Raise ModelError if `ranks` learner ranks cannot share the rows of this model.
+
+    The arguments are those of `check_trainable`, and learner.sequence_ranks. 1 fits every model.
+    """
+    if ranks == 1:
+        return
+    if not packs_trees(config):
+        raise ModelError(
+            f"learner.sequence_ranks {ranks} needs a model that reads packed trees, and {key} "
+            f"{path!r} of type {config.model_type!r} does not; set learner.sequence_ranks=1"
+        )
+    rotary = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rotary in ("dynamic", "longrope"):
+        # Their frequencies depend on the largest position that is there, and ranks hold different
+        # positions of one row.
+        raise ModelError(
+            f"learner.sequence_ranks {ranks} needs rotary angles that do not change with the "
+            f"length, and {key} {path!r} has rope_type {rotary!r}; set learner.sequence_ranks=1"
+        )
+    check_heads(config.num_attention_heads, path, key, ranks)
+
+
+def check_heads(heads: int, path: str, key: str, ranks: int) -> None:
+    """Raise ModelError if `ranks` learner ranks cannot divide attention heads among them.
+
+    `path` and `key` are those of `check_trainable`.
+    """
+    if heads % ranks:
+        raise ModelError(
+            f"learner.sequence_ranks {ranks} does not divide the {heads} attention heads of {key} "
+            f"{path!r}; set it to a divisor of {heads}"
+        )
+
+
 def _as_dict(settings: object) -> dict[str, object]:
     return settings if isinstance(settings, dict) else dict(vars(settings))

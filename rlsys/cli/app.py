@@ -218,7 +218,12 @@ def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
         check_machine()
         check_writable(config.run_dir)
         check_local_gpus(config)
-        check_model(config.model, on_cpu=False, trained=True)
+        check_model(
+            config.model,
+            on_cpu=False,
+            trained=True,
+            sequence_ranks=config.learner.sequence_ranks,
+        )
         from rlsys.launch import supervised
         from rlsys.launch.epochs import sft_with_steps
         from rlsys.reporting.reporter import RunReporter

@@ -118,6 +118,9 @@ class LearnerConfig(Section):
     ranks: PositiveInt = 1
     gpus_per_rank: NonNegativeFloat = 0.0
     """1 for a card each, a fraction to share the card with an engine, 0 for the CPU."""
+    sequence_ranks: PositiveInt = 1
+    """Ranks that share every row, for trees too long for one card: each computes its part of the
+    tokens. Must divide `ranks` and the model's attention heads."""
     cpus_per_rank: PositiveFloat = 1.0
     zero_stage: Literal[0, 1, 2, 3] = 1
     row_tokens: PositiveInt = 1024
@@ -138,6 +141,20 @@ class LearnerConfig(Section):
     optimizer: OptimizerConfig = OptimizerConfig()
     restarts: NonNegativeInt = 2
     """How often all ranks are started again from the last checkpoint after one of them died."""
+
+    @property
+    def data_parallel(self) -> int:
+        """Parts into which the rows are dealt: ranks / sequence_ranks."""
+        return self.ranks // self.sequence_ranks
+
+    @model_validator(mode="after")
+    def _whole_sequence_groups(self) -> LearnerConfig:
+        if self.ranks % self.sequence_ranks:
+            raise ValueError(
+                f"learner.ranks {self.ranks} must be a multiple of learner.sequence_ranks "
+                f"{self.sequence_ranks}; set learner.sequence_ranks to a divisor of {self.ranks}"
+            )
+        return self
 
     @field_validator("gradient_checkpointing", mode="wrap")
     @classmethod

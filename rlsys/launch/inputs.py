@@ -22,7 +22,12 @@ def check_inputs(config: RunConfig) -> Inputs:
     """
     check_shares(config)
     check_batch(config)
-    limit = check_model(config.model, on_cpu=not config.generation.gpus_per_engine, trained=True)
+    limit = check_model(
+        config.model,
+        on_cpu=not config.generation.gpus_per_engine,
+        trained=True,
+        sequence_ranks=config.learner.sequence_ranks,
+    )
     tokenizer = load_tokenizer(config.model.path)
     teacher_limit = check_teacher(config, tokenizer)
     if teacher_limit is not None:

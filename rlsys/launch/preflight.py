@@ -43,12 +43,14 @@ MIB = 1 << 20
 
 
 def check_batch(config: RunConfig) -> None:
-    """Raise ConfigError if an optimizer step has fewer episodes than there are ranks."""
-    batch, ranks = config.batch, config.learner.ranks
+    """Raise ConfigError if an optimizer step has fewer episodes than ranks need."""
+    batch, learner = config.batch, config.learner
     episodes = batch.episodes // batch.optimizer_steps
-    if episodes < ranks:
+    if episodes < learner.data_parallel:
+        shared = "" if learner.sequence_ranks == 1 else " / learner.sequence_ranks"
         raise ConfigError(
-            f"learner.ranks {ranks} is more than the {episodes} episodes of an optimizer step "
+            f"learner.ranks{shared} {learner.data_parallel} is more than the {episodes} episodes "
+            "of an optimizer step "
             f"({batch.problems} problems x {batch.group_size} / {batch.optimizer_steps} steps), so "
             "some ranks would be idle; raise batch.problems or lower learner.ranks"
         )

@@ -26,7 +26,13 @@ def check_teacher(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> int 
         return None
     teacher = config.distillation.teacher
     # The learner runs the teacher, so the limits of engines on the CPU do not concern it.
-    limit = check_model(teacher, on_cpu=False, key=TEACHER, trained=True)
+    limit = check_model(
+        teacher,
+        on_cpu=False,
+        key=TEACHER,
+        trained=True,
+        sequence_ranks=config.learner.sequence_ranks,
+    )
     known = load_tokenizer(teacher.path, f"{TEACHER}.path").get_vocab()
     vocabulary = tokenizer.get_vocab()
     other = sorted(text for text, token in vocabulary.items() if known.get(text) != token)

@@ -151,7 +151,7 @@ def _widest_rows(config: RunConfig, tokens: int) -> LearnerRows:
     """
     learner, batch = config.learner, config.batch
     width = row_width(tokens, learner.row_tokens)
-    episodes = -(-batch.episodes // (batch.optimizer_steps * learner.ranks))
+    episodes = -(-batch.episodes // (batch.optimizer_steps * learner.data_parallel))
     rows = min(learner.micro_batch_rows, episodes)
     return LearnerRows(
         row_tokens=-(-width // BLOCK_TOKENS) * BLOCK_TOKENS,
@@ -159,4 +159,5 @@ def _widest_rows(config: RunConfig, tokens: int) -> LearnerRows:
         passes=1,
         rows_per_pass=rows,
         trees_per_row=1,
+        sequence_ranks=learner.sequence_ranks,
     )

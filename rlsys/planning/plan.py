@@ -8,6 +8,7 @@ from typing import Final
 
 from rlsys.config import EnginesConfig, LearnerConfig, ModelConfig, RunConfig
 from rlsys.launch.resources import colocated, transport_of
+from rlsys.model_types import check_heads
 from rlsys.planning.cards import Card
 from rlsys.planning.gradient_checkpointing import checkpointed_layers, rank_room, reserved_parts
 from rlsys.planning.layout import HOST, layout
@@ -52,12 +53,22 @@ class Shapes:
 
 
 def read_shapes(config: RunConfig) -> Shapes:
-    """Read the config.json of every model of a run. Raises ModelError."""
-    revision, teacher = config.revision, config.distillation
+    """Read the config.json of every model of a run.
+
+    Raises ModelError: a file cannot be used, or learner ranks cannot share the model's heads.
+    """
+    revision, distillation = config.revision, config.distillation
+    ranks = config.learner.sequence_ranks
+    policy, teacher = read_shape(config.model.path), None
+    check_heads(policy.heads, config.model.path, "model.path", ranks)
+    if distillation is not None:
+        path = distillation.teacher.path
+        teacher = read_shape(path)
+        check_heads(teacher.heads, path, "distillation.teacher.path", ranks)
     return Shapes(
-        policy=read_shape(config.model.path),
+        policy=policy,
         reflection=None if revision is None else read_shape(revision.model.path),
-        teacher=None if teacher is None else read_shape(teacher.teacher.path),
+        teacher=teacher,
     )
 
 
@@ -186,7 +197,8 @@ def _learner_needs(
         zero_stage=learner.zero_stage,
         ranks=learner.ranks,
         rows=rows,
-        predicted=rows.rows_per_pass * rows.trees_per_row * tree.sampled,
+        # Of rows that ranks share, the part of one rank may be trained throughout.
+        predicted=min(rows.rows_per_pass * rows.trees_per_row * tree.sampled, rows.pass_slots),
         checkpointed=0,  # decided when the memory of the engines is known
         compiled=_compiled(learner),
         logits_chunk=learner.logits_chunk,

@@ -110,6 +110,7 @@ def _tokens_table(config: RunConfig, plan: RunPlan) -> Table:
         + f" + {tree.answers:,} answers x {tree.answer:,}" * bool(tree.branches)
     )
     shape = f"{rows.passes:,} passes of up to {rows.rows_per_pass:,} x {rows.row_tokens:,}"
+    shape += f" on {rows.sequence_ranks} ranks" * (rows.sequence_ranks > 1)
     most = batch.most_sampled / batch.problems
     replaced = f"up to {most:.3g} times as many with batch.dynamic_sampling" * (most > 1)
     for name, count, origin in (

@@ -8,6 +8,7 @@ synchronous run; in an asynchronous run generation goes on beside training.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -200,7 +201,7 @@ class TrainingLoad:
     itemsize: int
     tree: EpisodeTree
     trees: float
-    """Trees of the rank."""
+    """Trees of the rank; of a tree in rows that ranks share, its part."""
     rows: LearnerRows
     trained_parameters: int
     ranks: int
@@ -241,7 +242,8 @@ def training_stages(load: TrainingLoad, card: Card) -> tuple[Stage, ...]:
     moved = load.itemsize / 2 * per_token * slots
     elementwise_s = moved * (forwards + 2) / 3 / card.bandwidth
     head_s = _head_seconds(load, card)
-    card_s = linear_s + attention_s + elementwise_s + head_s
+    exchange_s = _exchange_seconds(load, forwards + 1, card)
+    card_s = linear_s + attention_s + elementwise_s + head_s + exchange_s
     passes = rows.passes * (forwards + 2) / 3
     kernels = COMPILED_KERNELS if load.compiled else KERNELS_PER_LAYER
     host_s = passes * shape.layers * kernels * LAUNCH_S
@@ -255,6 +257,17 @@ def training_stages(load: TrainingLoad, card: Card) -> tuple[Stage, ...]:
         floor_s=training_flops(load) / peak,
     )
     return compute, _update(load, card)
+
+
+def _exchange_seconds(load: TrainingLoad, times: float, card: Card) -> float:
+    """Seconds on the link of the heads that ranks of shared rows exchange for tokens.
+
+    Queries, keys, values and outputs of the rank's tokens, in every layer, `times` times.
+    """
+    shape, ranks = load.shape, load.rows.sequence_ranks
+    copies = ranks // math.gcd(shape.kv_heads, ranks)  # learner.sequence.sequence_attention
+    sent = 2 * (shape.query_size + copies * shape.kv_size) * (ranks - 1) / ranks
+    return times * load.rows.slots * shape.layers * load.itemsize * sent / card.link
 
 
 def _head_seconds(load: TrainingLoad, card: Card) -> float:

@@ -128,16 +128,18 @@ class LearnerRows:
     """Rows of the largest micro-batch."""
     trees_per_row: int
     """Trees of the fullest row."""
+    sequence_ranks: int = 1
+    """Ranks that share these rows; each computes as many tokens of them."""
 
     @property
     def slots(self) -> int:
-        """Tokens of all rows, padding included."""
-        return self.rows * self.row_tokens
+        """Tokens of the rank in all rows, padding included."""
+        return -(-self.rows * self.row_tokens // self.sequence_ranks)
 
     @property
     def pass_slots(self) -> int:
-        """Tokens of the rows of the largest micro-batch, padding included."""
-        return self.rows_per_pass * self.row_tokens
+        """Tokens of the rank in the rows of the largest micro-batch, padding included."""
+        return -(-self.rows_per_pass * self.row_tokens // self.sequence_ranks)
 
 
 def learner_rows(config: RunConfig, tree: EpisodeTree) -> LearnerRows:
@@ -146,9 +148,9 @@ def learner_rows(config: RunConfig, tree: EpisodeTree) -> LearnerRows:
     width = row_width(tree.tokens, learner.row_tokens)
     episodes = batch.episodes // batch.optimizer_steps
     rows = -(-episodes // (width // tree.tokens))
-    per_rank = -(-rows // learner.ranks)
+    per_rank = -(-rows // learner.data_parallel)
     # The trees are spread over all rows of the ranks, so that these cost about the same.
-    fullest = -(-episodes // (per_rank * learner.ranks))
+    fullest = -(-episodes // (per_rank * learner.data_parallel))
     if learner.gpus_per_rank:
         # Rows that none of them fills are shorter.
         width = min(width, row_width(fullest * tree.tokens, BLOCK_TOKENS))
@@ -162,4 +164,5 @@ def learner_rows(config: RunConfig, tree: EpisodeTree) -> LearnerRows:
         passes=passes * batch.optimizer_steps,
         rows_per_pass=-(-per_rank // passes),
         trees_per_row=fullest,
+        sequence_ranks=learner.sequence_ranks,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from rlsys.assets import SHIPPED, shipped_path
 from rlsys.config import ModelConfig
 from rlsys.errors import ModelError
-from rlsys.model_types import check_trainable, has_experts
+from rlsys.model_types import check_shared_rows, check_trainable, has_experts
 from rlsys.tokenization.weight_files import check_files
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def check_model(
     key: str = "model",
     engines: str = "generation",
     trained: bool = False,
+    sequence_ranks: int = 1,
 ) -> int:
     """Return the longest sequence, in tokens, that the model may be used with.
 
@@ -55,16 +56,18 @@ def check_model(
         key: configuration key of the model, for errors.
         engines: configuration key of its engines, for errors.
         trained: True if the learner trains the model.
+        sequence_ranks: learner ranks that share a row of the model.
 
     Raises:
         ModelError: the folder lacks files or has damaged ones, max_length is above the limit of the
             model, the CPU build has no attention kernel for its head size, or the learner cannot
-            train the model.
+            train the model, or not with so many ranks to a row.
     """
     folder = resolve_model_path(model.path, f"{key}.path")
     whole = _model_settings(model.path, folder, key)
     if trained:
         check_trainable(whole, model.path, f"{key}.path")
+        check_shared_rows(whole, model.path, f"{key}.path", sequence_ranks)
         if on_cpu and has_experts(whole):
             # vLLM keeps copies of the experts' weights for its CPU kernels and leaves them as they
             # were when new weights arrive; the canary would end the run at the first sync.

@@ -180,6 +180,14 @@ def test_a_dry_run_shows_the_batch_and_what_is_loaded(config: Path) -> None:
     assert not (config.parent / "run").exists()
 
 
+@pytest.mark.parametrize("options", [[], ["--dry-run"]], ids=["run", "dry run"])
+def test_heads_that_ranks_cannot_divide_are_refused(config: Path, options: list[str]) -> None:
+    words = ["learner.ranks=3", "learner.sequence_ranks=3", *options]
+    result = run_cli.invoke(app, ["train", str(config), *words])
+    assert result.exit_code == 2
+    assert "learner.sequence_ranks 3 does not divide the 4 attention heads" in result.stderr
+
+
 def test_train_reports_and_ends_with_the_table(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -155,6 +155,8 @@ def test_a_rank_without_an_episode_is_refused() -> None:
     config = RunConfig(batch=BatchConfig(problems=2, group_size=2), learner=LearnerConfig(ranks=8))
     with pytest.raises(ConfigError, match=r"learner\.ranks 8 is more than the 4 episodes"):
         check_batch(config)
+    shared = LearnerConfig(ranks=8, sequence_ranks=2)  # four parts of the rows
+    check_batch(config.model_copy(update={"learner": shared}))
 
 
 def cards(**numbers: Any) -> RunConfig:

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from learner.group import LearnerGroup
+from learner.group import LearnerGroup, StoredSamples
+from learner.plan import RankPlan
+from learner.spec import LearnerSpec
+from rlsys.config import LearnerConfig, LossConfig
 from rlsys.errors import LearnerDied
 
 
@@ -50,6 +53,37 @@ def test_a_call_that_hangs_can_be_given_up() -> None:
         assert not learner.give_up("no call runs")
 
     asyncio.run(main())
+
+
+def test_ranks_that_share_rows_get_the_same_plan() -> None:
+    """Four ranks in groups of two, four samples of 10 tokens in rows of 20."""
+
+    class Trained(Rank):
+        async def step(self, plan: RankPlan, *samples: Any) -> dict[str, float]:
+            self.plan, self.samples = plan, samples
+            return {"loss": 0.5}
+
+    async def main() -> dict[str, float]:
+        loop = asyncio.get_running_loop()
+        names: list[Any] = [loop.create_future() for _ in range(4)]
+        return await learner.step([StoredSamples(name, [(10, 5)]) for name in names])
+
+    learner = group(*(Trained() for _ in range(4)))
+    learner._spec = LearnerSpec(
+        model_path="unused",
+        dtype="float32",
+        seed=0,
+        config=LearnerConfig(ranks=4, sequence_ranks=2, row_tokens=20),
+        loss=LossConfig(constant=16),
+        temperature=1.0,
+        objective="policy",
+        total_steps=1,
+    )
+    assert asyncio.run(main()) == {"loss": 0.5}
+    seen: Any = learner._ranks
+    assert [rank.plan.groups for rank in seen] == [(0, 2), (0, 2), (1, 3), (1, 3)]
+    assert seen[0].plan == seen[1].plan
+    assert seen[2].samples == seen[3].samples
 
 
 def test_an_error_of_a_rank_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

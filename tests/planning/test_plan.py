@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from rlsys.cli.app import app
 from rlsys.config import RunConfig
 from rlsys.config.loading import load_config
-from rlsys.errors import ConfigError
+from rlsys.errors import ConfigError, ModelError
 from rlsys.planning.cards import CARDS, GIB, card_named, local_cards
 from rlsys.planning.layout import layout
-from rlsys.planning.plan import RunPlan, Shapes, plan_run
+from rlsys.planning.plan import RunPlan, Shapes, plan_run, read_shapes
 from rlsys.planning.remedies import nearest_fit
 from rlsys.planning.shape import shape_of
 
@@ -68,6 +68,26 @@ def test_a_teacher_takes_memory_and_seconds_of_the_learner() -> None:
     assert taught.time is not None
     assert plain.time is not None
     assert taught.time.training[0].seconds > plain.time.training[0].seconds
+
+
+def test_ranks_that_share_rows_share_activations_and_work() -> None:
+    words = (*ON_CARDS, "learner.micro_batch_rows=1", "learner.row_tokens=65536")
+    alone = planned(*words)
+    shared = planned(*words, "learner.ranks=4", "learner.sequence_ranks=4")
+    assert shared.rows.row_tokens == alone.rows.row_tokens
+    parts = [{p.name: p.size for p in plan.learner.backward} for plan in (alone, shared)]
+    assert parts[1]["activations"] == parts[0]["activations"] // 4
+    assert alone.time is not None
+    assert shared.time is not None
+    computed, exchanged = (plan.time.training[0].card_s for plan in (alone, shared) if plan.time)
+    assert computed / 4 < exchanged < computed / 3  # the exchange costs something
+
+
+def test_heads_that_ranks_cannot_divide_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN2_1_5B))
+    words = (f"model.path={tmp_path}", "learner.ranks=5", "learner.sequence_ranks=5")
+    with pytest.raises(ModelError, match=r"sequence_ranks 5 does not divide the 12 attention"):
+        read_shapes(settings(*words))
 
 
 def test_places() -> None:

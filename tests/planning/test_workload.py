@@ -91,27 +91,35 @@ def test_a_free_original_has_its_answer_within_the_budget() -> None:
 
 def test_rows_are_those_of_the_learner_s_plan() -> None:
     cases = [
-        # problems, group size, optimizer steps, ranks, row_tokens, micro_batch_rows
-        (4, 8, 1, 1, 512, 8),
-        (8, 4, 2, 2, 1024, 2),
-        (5, 3, 1, 2, 200, 3),
-        (16, 8, 4, 3, 300, 8),
-        (2, 1, 1, 1, 83, 1),
-        (3, 7, 1, 4, 64, 2),
+        # problems, group size, optimizer steps, ranks, row_tokens, micro_batch_rows, sequence_ranks
+        (4, 8, 1, 1, 512, 8, 1),
+        (8, 4, 2, 2, 1024, 2, 1),
+        (5, 3, 1, 2, 200, 3, 1),
+        (16, 8, 4, 3, 300, 8, 1),
+        (2, 1, 1, 1, 83, 1, 1),
+        (3, 7, 1, 4, 64, 2, 1),
+        (3, 7, 1, 4, 64, 2, 2),
+        (8, 4, 2, 4, 1024, 2, 4),
     ]
-    for problems, group_size, steps, ranks, row_tokens, micro in cases:
+    for problems, group_size, steps, ranks, row_tokens, micro, shared in cases:
         config = RunConfig.model_construct(
             batch=BatchConfig(problems=problems, group_size=group_size, optimizer_steps=steps),
             learner=LearnerConfig(
-                ranks=ranks, gpus_per_rank=1, row_tokens=row_tokens, micro_batch_rows=micro
+                ranks=ranks,
+                gpus_per_rank=1,
+                row_tokens=row_tokens,
+                micro_batch_rows=micro,
+                sequence_ranks=shared,
             ),
         )
         rows = learner_rows(config, TREE)
         sizes = [[(TREE.tokens, TREE.sampled)] * group_size] * problems
-        plans = make_plan(sizes, row_tokens=row_tokens, ranks=ranks, optimizer_steps=steps)
+        groups = ranks // shared
+        plans = make_plan(sizes, row_tokens=row_tokens, ranks=groups, optimizer_steps=steps)
         real = [step.rows for plan in plans for step in plan.steps]
         assert rows.rows == steps * len(real[0]), row_tokens
         assert rows.trees_per_row == max(len(row) for step in real for row in step)
         assert rows.row_tokens == -(-plans[0].row_tokens // 128) * 128, row_tokens
+        assert rows.slots == rows.rows * rows.row_tokens // shared
         passes = -(-len(real[0]) // micro)
         assert (rows.passes, rows.rows_per_pass) == (steps * passes, -(-len(real[0]) // passes))

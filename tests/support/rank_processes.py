@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import one_rank
@@ -21,6 +21,9 @@ from learner.worker import LearnerWorker
 from rlsys.config import LearnerConfig, OptimizerConfig
 
 Groups = one_rank.Groups
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,15 +60,24 @@ class Outcome:
 
 
 def run(ranks: int, jobs: Sequence[Job]) -> list[Outcome]:
-    """Run the jobs one after the other on `ranks` processes that live as long as this call."""
+    """Run the jobs one after the other on `ranks` processes; return what rank 0 saw."""
+    first, *_ = on_ranks(ranks, work, jobs)
+    return first
+
+
+def on_ranks(ranks: int, function: Callable[[int, int, int, T], R], argument: T) -> list[R]:
+    """Call function(rank, ranks, port, argument) on processes that live as long as this call."""
+    context, port = multiprocessing.get_context("spawn"), free_port()
+    with ProcessPoolExecutor(ranks, context) as processes:
+        calls = [processes.submit(function, rank, ranks, port, argument) for rank in range(ranks)]
+        return [call.result() for call in calls]
+
+
+def free_port() -> int:
+    """Return a port that nobody uses at the moment."""
     with socket.socket() as free:
         free.bind(("", 0))
-        port = free.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(ranks, context) as processes:
-        calls = [processes.submit(work, rank, ranks, port, jobs) for rank in range(ranks)]
-        first, *_ = [call.result() for call in calls]
-        return first
+        return int(free.getsockname()[1])
 
 
 def work(rank: int, ranks: int, port: int, jobs: Sequence[Job]) -> list[Outcome]:
@@ -114,7 +126,7 @@ def _work(rank: int, ranks: int, port: int, job: Job) -> Outcome:
     for _ in range(job.steps_before_save):
         torch.rand(rank + 1)
         _step(worker, spec, job.groups)
-    saved = _state(worker, moments=job.steps_before_save > 0)
+    saved = gathered_state(worker, moments=job.steps_before_save > 0)
     worker.save(job.save)
     random = float(torch.rand(()))
     metrics = [_step(worker, spec, job.groups) for _ in range(job.steps_after)]
@@ -122,7 +134,7 @@ def _work(rank: int, ranks: int, port: int, job: Job) -> Outcome:
         saved=saved,
         random=random,
         metrics=metrics,
-        weights={name: value[0] for name, value in _state(worker, moments=False).items()},
+        weights={name: value[0] for name, value in gathered_state(worker, moments=False).items()},
     )
 
 
@@ -135,7 +147,8 @@ def _step(worker: LearnerWorker, spec: LearnerSpec, groups: Groups) -> dict[str,
     return worker.step(plan, *(groups[g] for g in plan.groups))
 
 
-def _state(worker: LearnerWorker, *, moments: bool) -> dict[str, tuple[np.ndarray, ...]]:
+def gathered_state(worker: LearnerWorker, *, moments: bool) -> dict[str, tuple[np.ndarray, ...]]:
+    """Weight and moments of every trained parameter, gathered; all ranks call it together."""
     from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
     found = {}
