@@ -81,6 +81,8 @@ def test_ranks_that_share_rows_share_activations_and_work() -> None:
     assert shared.time is not None
     computed, exchanged = (plan.time.training[0].card_s for plan in (alone, shared) if plan.time)
     assert computed / 4 < exchanged < computed / 3  # the exchange costs something
+    auto = (*words, "learner.gradient_checkpointing=auto", "learner.ranks=4")
+    assert planned(*auto, "learner.sequence_ranks=4").checkpointed < planned(*auto).checkpointed
 
 
 def test_heads_that_ranks_cannot_divide_are_refused(tmp_path: Path) -> None:
