@@ -210,10 +210,13 @@ def assert_alike(seen: Seen, expected: Seen, *, same_rows: bool) -> None:
     for ours, theirs in zip(seen.canary, expected.canary, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-5)
     for ours_at, theirs_at in zip(seen.metrics, expected.metrics, strict=True):
-        kept = {n for n in theirs_at if not n.startswith(("seconds", "peak", "padd", "tokens_per"))}
+        differ = ("seconds", "peak", "padd", "tokens_per", "tflops")
+        kept = {name for name in theirs_at if not name.startswith(differ)}
         assert kept == {n for n in ours_at if n in kept} and len(kept) > 8
         for name in kept:
             assert ours_at[name] == pytest.approx(theirs_at[name], rel=2e-4, abs=1e-6), name
+        ours_work, theirs_work = (at["tflops"] * at["seconds_step"] for at in (ours_at, theirs_at))
+        assert 4 * ours_work == pytest.approx(theirs_work)  # four ranks do the work of one
     assert seen.state.keys() == expected.state.keys()
     for name, arrays in expected.state.items():
         for ours, theirs in zip(seen.state[name], arrays, strict=True):
