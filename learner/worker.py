@@ -176,14 +176,19 @@ class LearnerWorker:
             device=self._device,
             sequence_ranks=self._spec.config.sequence_ranks,
         )
-        if applied:
-            metrics["grad_norm"] = sum(norm for _, norm in applied) / len(applied)
-        metrics["learning_rate"] = self.engine.optimizer.param_groups[0]["lr"]
-        metrics["skipped"] = float(len(results) - len(applied))
-        metrics["skipped_in_row"] = float(self._skipped_in_row)
+        metrics |= self._update_metrics([norm for _, norm in applied], len(results))
         if self._spec.loss.normalise_advantages:
             metrics |= {"advantage_scale": scale, "advantage_shift": shift}
         return metrics
+
+    def _update_metrics(self, norms: Sequence[float], steps: int) -> dict[str, float]:
+        """Return what became of `steps` optimizer steps; `norms` are those of the applied ones."""
+        metrics = {
+            "learning_rate": self.engine.optimizer.param_groups[0]["lr"],
+            "skipped": float(steps - len(norms)),
+            "skipped_in_row": float(self._skipped_in_row),
+        }
+        return metrics | ({"grad_norm": sum(norms) / len(norms)} if norms else {})
 
     def _normalisation(
         self, plan: RankPlan, groups: Sequence[Sequence[Sample]]
