@@ -1,7 +1,7 @@
 # make demo     set up, then train the tiny reasoner with BRPO on this machine (no GPU needed)
 # make test     set up, then lint, type-check and test
 # make chaos    set up, then kill, stop and signal processes and nodes of whole runs (60 minutes)
-# make test-long  set up, then train with further models and settings (15 minutes)
+# make test-long  set up, then train with further models and settings (8 minutes)
 # make test-cluster  set up, then train on three Ray nodes in network namespaces (Linux, root), and as jobs
 # make mutants  set up, then check that the tests notice the mistakes of tests/mutants.toml
 # make setup    the environment alone: .venv with the locked CPU stack
