@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from learner.flops import step_cost
 from learner.plan import make_plan
 from learner.spec import LearnerSpec
 from learner.worker import LearnerWorker
@@ -122,14 +123,12 @@ def visible_pairs(sample: Sample) -> int:
 
 def model_flops(worker: LearnerWorker, trees: list[Sample]) -> float:
     """FLOPs of one forward and backward pass."""
-    settings = worker.module.config
-    head = settings.vocab_size * settings.hidden_size
-    parameters = sum(p.numel() for p in set(worker.module.parameters()))
-    tokens = sum(t.num_tokens for t in trees)
-    trained = sum(t.num_trained for t in trees)
-    pairs = sum(map(visible_pairs, trees))
-    attention = 3 * 4 * settings.num_hidden_layers * settings.hidden_size * pairs
-    return float(6 * (parameters - head) * tokens + 6 * head * trained + attention)
+    cost = step_cost(worker.module)
+    return (
+        cost.token * sum(t.num_tokens for t in trees)
+        + cost.predicted * sum(t.num_trained for t in trees)
+        + cost.pair * sum(map(visible_pairs, trees))
+    )
 
 
 def _measure(

@@ -13,6 +13,7 @@ from typing import Any, Final
 import psutil
 
 from rlsys.launch.worker import RUN_MARK
+from rlsys.training.stacks import run_processes
 
 ROOT: Final = Path(__file__).parents[1]
 
@@ -46,30 +47,16 @@ def running(command: Sequence[str], output: Any) -> Iterator[subprocess.Popen[by
     try:
         yield process
     finally:
-        started = psutil.Process(process.pid).children(recursive=True) if _alive(process) else []
+        alive = process.poll() is None
+        started = psutil.Process(process.pid).children(recursive=True) if alive else []
         process.kill()
         process.wait()
         # Ray's processes end when their driver is gone, and engines when their actor is gone.
-        _, left = psutil.wait_procs([*started, *_marked(process.pid)], timeout=15)
+        marked = run_processes(RUN_MARK, str(process.pid))
+        _, left = psutil.wait_procs([*started, *marked], timeout=15)
         for each in left:
             each.kill()
         psutil.wait_procs(left, timeout=15)
-
-
-def _alive(process: subprocess.Popen[bytes]) -> bool:
-    return process.poll() is None
-
-
-def _marked(driver: int) -> list[psutil.Process]:
-    """Return the processes of a run that carry its mark."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(RUN_MARK) == str(driver):
-                found.append(process)
-        except psutil.Error:
-            continue  # it ended meanwhile, or belongs to somebody else
-    return found
 
 
 def environment() -> dict[str, str]:

@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 import yaml
-from commands import Command, wait_until
+from commands import Command, started_processes, wait_until
 from disks import disk, fill, make_room
 from tiny_run import CONFIG, weights
 
@@ -73,8 +73,7 @@ def ends_as(command: Command, expected: dict[str, Any]) -> None:
 
 def vllm_process(command: Command) -> psutil.Process:
     """The process of vLLM's own that the only engine's actor started."""
-    started = actor(command, "GenerationActor").children()
-    (process,) = [p for p in started if "resource_tracker" not in "".join(p.cmdline())]
+    (process,) = started_processes(actor(command, "GenerationActor"))
     return process
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from commands import Command, wait_until
+from commands import Command, started_processes, wait_until
 from tiny_run import CONFIG
 
 CARDS = torch.cuda.device_count()
@@ -81,7 +81,7 @@ def test_an_engine_killed_in_a_step(start: Start, share: float) -> None:
     command = start(share)
     command.wait_for_step(3)
     (actor,) = command.find("GenerationActor")
-    vllm = [p for p in actor.children() if "resource_tracker" not in "".join(p.cmdline())]
+    vllm = started_processes(actor)
     assert vllm
     for process in vllm:
         process.kill()

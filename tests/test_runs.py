@@ -18,7 +18,7 @@ import psutil
 import pytest
 import yaml
 from checkpoints import flip_byte
-from commands import START_SECONDS, Command, wait_until
+from commands import START_SECONDS, Command, started_processes, wait_until
 
 from rlsys.assets import shipped_path
 from rlsys.config.loading import load_config
@@ -273,7 +273,7 @@ def test_two_ranks_run_ahead_until_an_engine_dies_for_the_last_time(start: Start
 def engine_process(command: Command) -> psutil.Process:
     """The process of vLLM's own that the generation actor started."""
     (actor,) = command.find("GenerationActor")
-    (engine,) = [p for p in actor.children() if "resource_tracker" not in "".join(p.cmdline())]
+    (engine,) = started_processes(actor)
     return engine
 
 

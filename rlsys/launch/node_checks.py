@@ -10,11 +10,11 @@ from typing import Final, NamedTuple, TypeVar
 import ray
 from ray.exceptions import RayError
 
-from rlsys.assets import SHIPPED, shipped_path
 from rlsys.config import RunConfig, SftConfig
 from rlsys.errors import ModelError, ResourceError, RlsysError
 from rlsys.launch.placement import NodeState, Placement, registered_nodes
 from rlsys.launch.teacher import TEACHER
+from rlsys.tokenization.model_folder import resolve_model_path
 
 T = TypeVar("T")
 
@@ -62,8 +62,9 @@ async def check_nodes(config: RunConfig | SftConfig, placement: Placement) -> No
     calls = [
         on_node(node, files_of, (models,)) for node, models in zip(others, needed, strict=True)
     ]
+    # Once for all nodes: it may ask the hub.
+    expected = files_of(list({model for models in needed for model in models}))
     for node, models, found in zip(others, needed, await asyncio.gather(*calls), strict=True):
-        expected = files_of(models)
         for model in models:
             if found[model.key] != expected[model.key]:
                 raise ModelError(
@@ -82,10 +83,12 @@ def model_files(path: str) -> dict[str, int]:
     Of a model on the Hugging Face hub only config.json is looked at, in the cache of this node or
     else on the hub: it shows that the processes of this node can get the model.
     """
-    if (folder := _folder(path)) is not None:
-        return {file.name: file.stat().st_size for file in folder.iterdir() if file.is_file()}
-    if not _may_be_hub_name(path):
+    try:
+        folder = Path(resolve_model_path(path))
+    except ModelError:
         return {}
+    if folder.is_dir():
+        return {file.name: file.stat().st_size for file in folder.iterdir() if file.is_file()}
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     try:
@@ -96,14 +99,12 @@ def model_files(path: str) -> dict[str, int]:
     return {"config.json": Path(file).stat().st_size}
 
 
-def _folder(path: str) -> Path | None:
-    """Return the folder of a model on this node; None if the path names none here."""
-    folder = shipped_path(path) if path in SHIPPED else Path(path).expanduser()
-    return folder if folder.is_dir() else None
-
-
-def _may_be_hub_name(path: str) -> bool:
-    return not path.startswith(("/", ".", "~")) and path.count("/") <= 1
+def _is_hub_name(path: str) -> bool:
+    """True if the path names no folder on this node and may be a model on the hub."""
+    try:
+        return not Path(resolve_model_path(path)).is_dir()
+    except ModelError:
+        return False
 
 
 async def on_nodes(
@@ -147,7 +148,7 @@ def difference(
     """Return what is wrong with a model on a node, as one sentence."""
     named = f"{model.key} {model.path!r}"
     remedy = "copy the folder there, or give the absolute path of one that all nodes share"
-    if not files and _folder(model.path) is None and _may_be_hub_name(model.path):
+    if not files and _is_hub_name(model.path):
         return (
             f"{named} is neither in the cache of node {node} nor can that node get it from the "
             "Hugging Face hub; give the node access to the hub, or download the model into a "

@@ -136,13 +136,14 @@ def plan_run(
     if reflection is not None:
         memories["reflection engine"] = reflection.parts
     needs = _learner_needs(config, shapes, longest, rows)
-    room = rank_room(layout(config), memories, card.memory)
+    placed = layout(config)
+    room = rank_room(placed, memories, card.memory)
     checkpointed = checkpointed_layers(config, longest, needs, room)
     learner = learner_memory(replace(needs, checkpointed=checkpointed))
     memories["learner rank"] = reserved_parts(learner)
     capacities = {HOST: host_memory}
     places = tuple(
-        fill(place, memories, capacities.get(place.name, card.memory)) for place in layout(config)
+        fill(place, memories, capacities.get(place.name, card.memory)) for place in placed
     )
     on_cards = config.learner.gpus_per_rank > 0 and config.generation.gpus_per_engine > 0
     return RunPlan(

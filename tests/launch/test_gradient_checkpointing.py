@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from model_shapes import QWEN2_1_5B_SETTINGS
 
 from rlsys.config import RunConfig, SftConfig
 from rlsys.config.loading import load_config
@@ -16,17 +17,6 @@ from rlsys.launch.placement import NodeState, Placement
 from rlsys.planning.cards import CARDS, Card
 from rlsys.planning.plan import plan_run, read_shapes
 
-QWEN2_1_5B = {
-    "model_type": "qwen2",
-    "vocab_size": 151_936,
-    "hidden_size": 1536,
-    "intermediate_size": 8960,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 32_768,
-    "tie_word_embeddings": True,
-}
 AUTO = "learner.gradient_checkpointing=auto"
 PLACEMENT = Placement(
     ranks=[{"node": "a"}, {"node": "b"}],
@@ -65,7 +55,7 @@ def decide(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[object, str]]
 def test_the_smallest_card_decides_as_in_the_plan(
     decide: Callable[..., tuple[object, str]], tmp_path: Path
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(QWEN2_1_5B))
+    (tmp_path / "config.json").write_text(json.dumps(QWEN2_1_5B_SETTINGS))
     words = (
         *(f"model.path={tmp_path}", "model.dtype=bfloat16", "learner.gpus_per_rank=1"),
         *("environment.budgets=[8000]", "learner.micro_batch_rows=3", AUTO),

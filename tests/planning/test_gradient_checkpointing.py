@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from model_shapes import QWEN2_1_5B
+from model_shapes import QWEN2_1_5B, TOY, needs
 
 from rlsys.config import RunConfig
 from rlsys.config.loading import load_config
@@ -13,35 +13,11 @@ from rlsys.errors import ConfigError
 from rlsys.planning.cards import CARDS, GIB
 from rlsys.planning.gradient_checkpointing import fewest_layers, rank_room
 from rlsys.planning.layout import HOST, Place, Tenant
-from rlsys.planning.memory import CONTEXT_BYTES, LearnerNeeds, Part, learner_memory, total
+from rlsys.planning.memory import CONTEXT_BYTES, Part, learner_memory, total
 from rlsys.planning.plan import RunPlan, Shapes, plan_run
-from rlsys.planning.shape import ModelShape
-from rlsys.planning.workload import LearnerRows
 
-SMALL = ModelShape(
-    layers=4,
-    hidden=64,
-    intermediate=128,
-    heads=4,
-    kv_heads=2,
-    head_dim=16,
-    vocabulary=100,
-    tied=False,
-)
-NEEDS = LearnerNeeds(
-    shape=SMALL,
-    itemsize=2,
-    trained=SMALL.parameters,
-    zero_stage=1,
-    ranks=1,
-    rows=LearnerRows(row_tokens=128, rows=1, passes=1, rows_per_pass=1, trees_per_row=1),
-    predicted=100,
-    checkpointed=0,
-    compiled=False,
-    logits_chunk=64,
-    reference=False,
-    kept_for_sync=0,
-)
+SMALL = replace(TOY, layers=4)
+NEEDS = needs(SMALL)
 ALONE = (
     "learner.gpus_per_rank=1",
     "generation.gpus_per_engine=1",

@@ -7,54 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from model_shapes import QWEN2_1_5B
+from model_shapes import QWEN2_1_5B, TOY, needs, one_row
 
 from learner.gradient_checkpointing import asked_layers
 from rlsys.planning.cards import GIB
 from rlsys.planning.memory import (
     EngineNeeds,
-    LearnerNeeds,
     engine_memory,
     head_bytes,
     learner_memory,
     total,
 )
-from rlsys.planning.shape import ModelShape
-from rlsys.planning.workload import LearnerRows
 
 MEASURED = Path(__file__).parents[2] / "benchmarks/results/learner_speed_H200.jsonl"
-TOY = ModelShape(
-    layers=2,
-    hidden=64,
-    intermediate=128,
-    heads=4,
-    kv_heads=2,
-    head_dim=16,
-    vocabulary=100,
-    tied=False,
-)
-
-
-def rows(tokens: int) -> LearnerRows:
-    return LearnerRows(row_tokens=tokens, rows=1, passes=1, rows_per_pass=1, trees_per_row=1)
-
-
-def needs(shape: ModelShape, **changes: object) -> LearnerNeeds:
-    base = LearnerNeeds(
-        shape=shape,
-        itemsize=2,
-        trained=shape.parameters,
-        zero_stage=1,
-        ranks=1,
-        rows=rows(128),
-        predicted=100,
-        checkpointed=0,
-        compiled=False,
-        logits_chunk=64,
-        reference=False,
-        kept_for_sync=0,
-    )
-    return replace(base, **changes)  # type: ignore[arg-type]
 
 
 def test_peaks_are_those_that_were_measured() -> None:
@@ -65,7 +30,7 @@ def test_peaks_are_those_that_were_measured() -> None:
             needs(
                 QWEN2_1_5B,
                 # Of the short job two rows of 8,192 tokens at once, with 5 trees each.
-                rows=rows(row["row_tokens"] * (2 if short else 1)),
+                rows=one_row(row["row_tokens"] * (2 if short else 1)),
                 predicted=2 * 5 * (1000 + 16 * 32) if short else 8000 + 16 * 118,
                 checkpointed=asked_layers(row["checkpointing"], 28),
                 compiled=row["compile"],

@@ -8,6 +8,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+from model_shapes import QWEN2_1_5B_SETTINGS
 from typer.testing import CliRunner
 
 from rlsys.cli.app import app
@@ -20,18 +21,7 @@ from rlsys.planning.plan import RunPlan, Shapes, plan_run, read_shapes
 from rlsys.planning.remedies import nearest_fit
 from rlsys.planning.shape import shape_of
 
-QWEN2_1_5B = {
-    "model_type": "qwen2",
-    "vocab_size": 151_936,
-    "hidden_size": 1536,
-    "intermediate_size": 8960,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 32_768,
-    "tie_word_embeddings": True,
-}
-SHAPES = Shapes(policy=shape_of(QWEN2_1_5B))
+SHAPES = Shapes(policy=shape_of(QWEN2_1_5B_SETTINGS))
 ON_CARDS = ("learner.gpus_per_rank=1", "generation.gpus_per_engine=1", "model.dtype=bfloat16")
 SHARED = (
     "learner.gpus_per_rank=0.5",
@@ -58,7 +48,7 @@ def places(*words: str) -> dict[str, list[str]]:
 
 
 def test_a_teacher_takes_memory_and_seconds_of_the_learner() -> None:
-    teacher = shape_of({**QWEN2_1_5B, "num_hidden_layers": 56})
+    teacher = shape_of({**QWEN2_1_5B_SETTINGS, "num_hidden_layers": 56})
     words = ("distillation.teacher.path=tiny", "distillation.teacher.dtype=bfloat16")
     taught = plan_run(
         settings(*ON_CARDS, *words), Shapes(policy=SHAPES.policy, teacher=teacher), CARDS["h100"]
@@ -86,7 +76,7 @@ def test_ranks_that_share_rows_share_activations_and_work() -> None:
 
 
 def test_heads_that_ranks_cannot_divide_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(QWEN2_1_5B))
+    (tmp_path / "config.json").write_text(json.dumps(QWEN2_1_5B_SETTINGS))
     words = (f"model.path={tmp_path}", "learner.ranks=5", "learner.sequence_ranks=5")
     with pytest.raises(ModelError, match=r"sequence_ranks 5 does not divide the 12 attention"):
         read_shapes(settings(*words))
@@ -188,7 +178,7 @@ def test_cards_by_name_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(QWEN2_1_5B))
+    (tmp_path / "config.json").write_text(json.dumps(QWEN2_1_5B_SETTINGS))
     config = tmp_path / "run.yaml"
     config.write_text(f"model: {{path: {tmp_path}}}\n")
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from model_shapes import QWEN2_1_5B_SETTINGS
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
@@ -24,16 +25,6 @@ SIZES: dict[str, Any] = {
     "num_attention_heads": 6,
     "num_key_value_heads": 2,
     "head_dim": 32,
-}
-QWEN2_1_5B = {
-    "model_type": "qwen2",
-    "vocab_size": 151_936,
-    "hidden_size": 1536,
-    "intermediate_size": 8960,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 2,
-    "tie_word_embeddings": True,
 }
 
 
@@ -56,7 +47,7 @@ def test_parameters_are_those_of_transformers() -> None:
 
 
 def test_sizes_of_published_models() -> None:
-    small = shape_of(QWEN2_1_5B)
+    small = shape_of(QWEN2_1_5B_SETTINGS)
     assert (small.parameters, small.head_dim) == (1_543_714_304, 128)
     # 2 x 28 layers x 2 heads x 128 numbers x 2 bytes
     assert small.kv_bytes(2) == 28_672
@@ -123,7 +114,7 @@ def test_models_that_cannot_be_planned(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"model_type": "gpt2"}, "type 'gpt2' cannot be planned"),
         ({"model_type": "llama"}, "has no 'num_attention_heads'"),
-        ({**QWEN2_1_5B, "use_sliding_window": True}, "sliding windows"),
+        ({**QWEN2_1_5B_SETTINGS, "use_sliding_window": True}, "sliding windows"),
     ]
     for settings, words in cases:
         with pytest.raises(ModelError, match=words):
@@ -131,6 +122,6 @@ def test_models_that_cannot_be_planned(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ModelError, match="cannot read"):
         read_shape(str(tmp_path))
-    (tmp_path / "config.json").write_text(json.dumps(QWEN2_1_5B))
+    (tmp_path / "config.json").write_text(json.dumps(QWEN2_1_5B_SETTINGS))
     assert read_shape(str(tmp_path)).parameters == 1_543_714_304
     assert read_shape("tiny").parameters == 866_432

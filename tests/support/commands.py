@@ -147,6 +147,12 @@ class Command:
             return False
 
 
+def started_processes(actor: psutil.Process) -> list[psutil.Process]:
+    """The processes that an actor has started for its work, those of vLLM for instance."""
+    started = actor.children()
+    return [p for p in started if "resource_tracker" not in "".join(p.cmdline())]
+
+
 def wait_until(condition: Callable[[], bool], seconds: float, pause: float = 0.1) -> bool:
     """Poll `condition`; True as soon as it holds, False if it does not within `seconds`."""
     end = time.monotonic() + seconds

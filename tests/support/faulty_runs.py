@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 import psutil
-from commands import Command, wait_until
+from commands import Command, started_processes, wait_until
 from random_faults import STEPS, Fault, Kind, Moment, Target
 from safetensors.numpy import load_file
 from scipy.stats import ks_2samp
@@ -234,8 +234,7 @@ def _children(actors: Sequence[psutil.Process]) -> list[psutil.Process]:
     found = []
     for actor in actors:
         with suppress(psutil.Error):
-            children = actor.children()
-            found += [p for p in children if "resource_tracker" not in "".join(p.cmdline())]
+            found += started_processes(actor)
     return found
 
 

@@ -16,10 +16,12 @@ from contextlib import suppress
 from typing import Any
 
 import psutil
+from commands import started_processes
 
 from actors.sink import EngineSink
 from rlsys.cli import main
 from rlsys.launch.worker import RUN_MARK
+from rlsys.training.stacks import run_processes
 
 RECEIVE = EngineSink.receive
 
@@ -48,12 +50,10 @@ def kill_in_sync(sync: int, seconds: float) -> None:
 def _engines() -> list[psutil.Process]:
     """The processes that vLLM started in the actors of this run."""
     found: list[psutil.Process] = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):  # it has ended, or belongs to somebody else
-            ours = process.environ().get(RUN_MARK) == str(os.getpid())
-            if ours and "GenerationActor" in "".join(process.cmdline()[:1]):
-                started = process.children()
-                found += [p for p in started if "resource_tracker" not in "".join(p.cmdline())]
+    for process in run_processes(RUN_MARK, str(os.getpid())):
+        with suppress(psutil.Error):  # it has ended
+            if "GenerationActor" in "".join(process.cmdline()[:1]):
+                found += started_processes(process)
     return found
 
 
