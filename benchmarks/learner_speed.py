@@ -3,12 +3,14 @@
     python benchmarks/learner_speed.py MODEL --job long --checkpointing
     python benchmarks/learner_speed.py MODEL --job long --checkpointing 12
     python benchmarks/learner_speed.py MODEL --job short
+    python benchmarks/learner_speed.py MODEL --job short --profile kernels.txt
 
 `long` trains 8 trees of a thought of 8,000 tokens with 4 cuts x 4 answers of 118 tokens; `short` 64
 trees of 1,000 tokens; `wide` is `long` on row_tokens that the trees do not fill, so that padding
 shows. MFU counts 6 FLOPs per parameter and token, the head for trained tokens only, and attention
 for pairs that the tree mask leaves visible; recomputation under checkpointing is not counted.
-`--checkpointing` alone checkpoints all layers, with a number the first ones.
+`--checkpointing` alone checkpoints all layers, with a number the first ones. `--profile` writes the
+time of every kernel in one further step.
 Each job prints one JSON object and appends it to --out.
 """
 
@@ -25,7 +27,7 @@ import numpy as np
 import torch
 
 from learner.flops import step_cost
-from learner.plan import make_plan
+from learner.plan import RankPlan, make_plan
 from learner.spec import LearnerSpec
 from learner.worker import LearnerWorker
 from rlsys.config import LearnerConfig, LossConfig, OptimizerConfig
@@ -47,6 +49,7 @@ def main() -> None:
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--logits-chunk", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--profile", type=Path, help="a file for the time of every kernel")
     parser.add_argument("--out", type=Path, default=Path("learner_speed.jsonl"))
     asked = parser.parse_args()
     trees, row_tokens, rows = {
@@ -166,6 +169,19 @@ def _measure(
     print(json.dumps(row), flush=True)
     with asked.out.open("a") as file:
         file.write(json.dumps(row) + "\n")
+    if asked.profile:
+        _profile(asked.profile, worker, plan, trees)
+
+
+def _profile(path: Path, worker: LearnerWorker, plan: RankPlan, trees: list[Sample]) -> None:
+    """Write the kernels of one step, those that take longest first."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        worker.step(plan, tuple(trees))
+        torch.cuda.synchronize()
+    kernels = profiler.key_averages()
+    path.write_text(
+        kernels.table(sort_by="self_cuda_time_total", row_limit=60, max_name_column_width=120)
+    )
 
 
 if __name__ == "__main__":
