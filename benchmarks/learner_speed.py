@@ -5,12 +5,12 @@
     python benchmarks/learner_speed.py MODEL --job short
     python benchmarks/learner_speed.py MODEL --job short --profile kernels.txt
 
-`long` trains 8 trees of a thought of 8,000 tokens with 4 cuts x 4 answers of 118 tokens; `short` 64
-trees of 1,000 tokens; `wide` is `long` on row_tokens that the trees do not fill, so that padding
-shows. MFU counts 6 FLOPs per parameter and token, the head for trained tokens only, and attention
-for pairs that the tree mask leaves visible; recomputation under checkpointing is not counted.
-`--checkpointing` alone checkpoints all layers, with a number the first ones. `--profile` writes the
-time of every kernel in one further step.
+`long` trains 8 trees of a thought of 8,000 tokens with 4 cuts x 4 answers of 118 tokens; `uneven`
+8 trees with thoughts of 4,500 to 8,000; `short` 64 trees of 1,000 tokens; `wide` is `long` on
+row_tokens that the trees do not fill, so that padding shows. MFU counts 6 FLOPs per parameter and
+token, the head for trained tokens only, and attention for pairs that the tree mask leaves visible;
+recomputation under checkpointing is not counted. `--checkpointing` alone checkpoints all layers,
+with a number the first ones. `--profile` writes the time of every kernel in one further step.
 Each job prints one JSON object and appends it to --out.
 """
 
@@ -42,7 +42,7 @@ def main() -> None:
     """Run one job."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("model")
-    parser.add_argument("--job", choices=["long", "wide", "short"], default="long")
+    parser.add_argument("--job", choices=["long", "wide", "short", "uneven"], default="long")
     parser.add_argument(
         "--checkpointing", nargs="?", type=int, const=True, default=False, metavar="LAYERS"
     )
@@ -56,6 +56,7 @@ def main() -> None:
         "long": ([tree(8000, 118) for _ in range(8)], 1024, 1),
         "wide": ([tree(8000, 118) for _ in range(8)], 16_384, 1),
         "short": ([tree(1000, 32) for _ in range(64)], 8192, 2),
+        "uneven": ([tree(8000 - 500 * n, 118) for n in range(8)], 1024, 1),
     }[asked.job]
     config = LearnerConfig(
         gpus_per_rank=1,

@@ -1,9 +1,10 @@
-"""Tree attention inside unmodified transformers models: one mask, two kernels.
+"""Tree attention inside unmodified transformers models.
 
 Rows come in depth-first order (learner.packing), so query q sees key k if and only if
 k <= q < exits[k]. transformers passes a four-dimensional mask to the kernel unchanged: on the CPU
 that is a dense boolean mask for SDPA, on CUDA a BlockMask for FlexAttention, which skips the blocks
-in which nothing is visible.
+in which nothing is visible. The trunk of the rows, the tokens before the first branch, is plain
+causal attention, for which SDPA has a faster kernel.
 
 Letters of shapes: R rows, T tokens of a row, B blocks of BLOCK tokens.
 """
@@ -39,6 +40,16 @@ HOPPER_TILES = {
 own choice is a fifth slower."""
 
 
+def dense_trunk(trunk: int, tokens: int) -> int:
+    """Return how many of `trunk` tokens the dense kernel gets, in rows of `tokens`.
+
+    These are whole blocks, and at least one block of every row is left to the other kernel. A short
+    trunk gets none: it would not pay for a second kernel.
+    """
+    blocks = min(trunk // BLOCK, tokens // BLOCK - 1)
+    return blocks * BLOCK if 2 * blocks * BLOCK >= tokens else 0
+
+
 def attention_implementation(device_type: str) -> str:
     """Return transformers' `attn_implementation` for a torch device type."""
     if device_type != "cuda":
@@ -59,24 +70,36 @@ def tree_attention(
     scaling: float | None = None,
     **_others: object,
 ) -> tuple[torch.Tensor, None]:
-    """FlexAttention as transformers calls it: [R, heads, T, channels] in, [R, T, ...] out.
+    """Tree attention as transformers calls it: [R, heads, T, channels] in, [R, T, ...] out.
 
-    transformers' own version leaves the tiles to torch.
+    `attention_mask` is that of the last tokens of the rows. The tokens before these are the trunk
+    (see `block_mask`), for which a dense kernel is the fastest.
     """
     # Copied to all query heads: the backward pass has one program per block of keys and key head,
     # and two key heads are too few for a card (benchmarks/attention_speed.py).
     group = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
+    # From a shape: a number that is no shape would be compiled in, and every trunk compiled anew.
+    trunk = query.shape[2] - BLOCK * attention_mask.kv_num_blocks.shape[-1]
     flex = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
-    out = flex(
-        query,
+    branches = flex(
+        query[:, :, trunk:],
         key,
         value,
         block_mask=attention_mask,
         scale=scaling,
         kernel_options=_tiles(query),
     )
-    return out.transpose(1, 2).contiguous(), None
+    if trunk == 0:
+        return branches.transpose(1, 2).contiguous(), None
+    first = torch.nn.functional.scaled_dot_product_attention(
+        query[:, :, :trunk],
+        key[:, :, :trunk],
+        value[:, :, :trunk],
+        is_causal=True,
+        scale=scaling,
+    )
+    return torch.cat([first, branches], dim=2).transpose(1, 2).contiguous(), None
 
 
 def dense_attention(
@@ -113,17 +136,19 @@ def _compiled_flex() -> Callable[..., torch.Tensor]:
     return compiled
 
 
-def tree_mask(exits_RT: torch.Tensor) -> torch.Tensor | BlockMask:
+def tree_mask(exits_RT: torch.Tensor, trunk: int = 0) -> torch.Tensor | BlockMask:
     """Return the mask of packed rows, for the device that `exits_RT` lies on.
 
     Args:
         exits_RT: [R, T] integers, end of every token's subtree (PackedRows.exits). On CUDA T is a
             multiple of BLOCK.
+        trunk: number of tokens at the begin of every row without a branch between them, a multiple
+            of BLOCK below T. They need no mask on CUDA, where the mask then is that of the others.
 
     Returns:
         A [R, 1, T, T] boolean tensor (True: visible) on the CPU, a BlockMask on CUDA.
     """
-    return block_mask(exits_RT) if exits_RT.device.type == "cuda" else dense_mask(exits_RT)
+    return block_mask(exits_RT, trunk) if exits_RT.device.type == "cuda" else dense_mask(exits_RT)
 
 
 def dense_mask(exits_RT: torch.Tensor) -> torch.Tensor:
@@ -134,8 +159,8 @@ def dense_mask(exits_RT: torch.Tensor) -> torch.Tensor:
     return (causal_TT & inside_RTT)[:, None]
 
 
-def block_mask(exits_RT: torch.Tensor) -> BlockMask:
-    """Return FlexAttention's BlockMask; at no time do T * T pairs exist.
+def block_mask(exits_RT: torch.Tensor, trunk: int = 0) -> BlockMask:
+    """Return FlexAttention's BlockMask of the queries behind the trunk; no T * T pairs ever exist.
 
     Depth-first order allows a decision per block from its exits alone. Below the diagonal a key
     block is visible in part if its largest exit lies behind the query block's first token, and in
@@ -145,34 +170,37 @@ def block_mask(exits_RT: torch.Tensor) -> BlockMask:
 
     rows, tokens = exits_RT.shape
     exits_RBK = exits_RT.view(rows, tokens // BLOCK, BLOCK)
-    # Letter K: tokens of a block.
+    # Letters K: tokens of a block, Q: query blocks behind the trunk.
     index_B = torch.arange(tokens // BLOCK, device=exits_RT.device)
-    below_BB = index_B[:, None] > index_B
-    diagonal_BB = index_B[:, None] == index_B
-    begin_B1 = (index_B * BLOCK)[:, None]  # first token of the query block
+    index_Q = index_B[trunk // BLOCK :]
+    below_QB = index_Q[:, None] > index_B
+    diagonal_QB = index_Q[:, None] == index_B
+    begin_Q1 = (index_Q * BLOCK)[:, None]  # first token of the query block
     # Below the diagonal every key comes before every query, so only q < exits[k] is left to check.
-    some_RBB = below_BB & (exits_RBK.amax(-1)[:, None, :] > begin_B1)
-    full_RBB = below_BB & (exits_RBK.amin(-1)[:, None, :] >= begin_B1 + BLOCK)
+    some_RQB = below_QB & (exits_RBK.amax(-1)[:, None, :] > begin_Q1)
+    full_RQB = below_QB & (exits_RBK.amin(-1)[:, None, :] >= begin_Q1 + BLOCK)
+    # The kernel counts queries from 0. A tensor, because a number would be compiled in.
+    places_T = torch.arange(trunk, tokens, device=exits_RT.device)
 
     def visible(
         b: torch.Tensor, _head: torch.Tensor, q: torch.Tensor, k: torch.Tensor
     ) -> torch.Tensor:
-        return (k <= q) & (q < exits_RT[b, k])
+        return (k <= places_T[q]) & (places_T[q] < exits_RT[b, k])
 
     # The kernel asks `visible` for every pair of a block in the first list and for none of the
     # second. The diagonal is always in the first, because there k <= q has to be checked too.
     return BlockMask.from_kv_blocks(
-        *_ordered(diagonal_BB | (some_RBB & ~full_RBB)),
-        *_ordered(full_RBB),
+        *_ordered(diagonal_QB | (some_RQB & ~full_RQB)),
+        *_ordered(full_RQB),
         BLOCK_SIZE=BLOCK,
         mask_mod=visible,
-        seq_lengths=(tokens, tokens),
+        seq_lengths=(tokens - trunk, tokens),
     )
 
 
-def _ordered(chosen_RBB: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Per query block: number of chosen key blocks [R, 1, B], blocks chosen first [R, 1, B, B]."""
+def _ordered(chosen_RQB: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Per query block: number of chosen key blocks [R, 1, Q], blocks chosen first [R, 1, Q, B]."""
     # The kernel reads the first `number` entries of a list that has room for every block.
-    chosen_R1BB = chosen_RBB[:, None].to(torch.int32)
-    order_R1BB = chosen_R1BB.argsort(dim=-1, descending=True, stable=True)
-    return chosen_R1BB.sum(-1, dtype=torch.int32), order_R1BB.to(torch.int32)
+    chosen_R1QB = chosen_RQB[:, None].to(torch.int32)
+    order_R1QB = chosen_R1QB.argsort(dim=-1, descending=True, stable=True)
+    return chosen_R1QB.sum(-1, dtype=torch.int32), order_R1QB.to(torch.int32)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from learner.attention import BLOCK
+from learner.attention import BLOCK, dense_trunk
 from learner.packing import NO_TREE, PackedRows, PackedTree, flatten, pack_rows
 from learner.plan import OptimizerStep, RankPlan, row_width
 from rlsys.algorithms.loss import token_scale
@@ -42,6 +42,8 @@ class MicroBatch:
     """Trained tokens."""
     num_pairs: int
     """Pairs of a query and a key that it sees."""
+    trunk: int
+    """Tokens at the begin of every row that the attention treats as plain sequences."""
     trees_RT: torch.Tensor
     """Number of the token's tree within the micro-batch; NO_TREE on padding."""
     num_trees: int
@@ -212,6 +214,7 @@ def _to_device(packed: PackedRows, device: torch.device) -> MicroBatch:
         num_tokens=packed.num_tokens,
         num_trained=int(np.count_nonzero(packed.trained)),
         num_pairs=packed.num_pairs,
+        trunk=dense_trunk(packed.trunk, packed.parents.shape[1]),
         trees_RT=tensor(trees_RT),
         num_trees=int(counts_R.sum()),
     )

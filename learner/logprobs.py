@@ -63,6 +63,7 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
         *,
         temperature: float,
         chunk: int,
+        trunk: int = 0,
         entropy: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the log-prob of every selected token given its path, and the entropy there.
@@ -73,6 +74,7 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
             select_RT: bool, tokens whose log-prob is wanted; the others cost no logits.
             temperature: logits are divided by it before the softmax.
             chunk: tokens whose logits exist at once.
+            trunk: as learner.attention.tree_mask has it.
             entropy: whether to compute entropies too.
 
         Returns:
@@ -82,7 +84,7 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
         tokens = token_ids_RT.shape[1]
         part = slice(0, tokens) if self._sequence is None else self._sequence.part(tokens)
         hidden_RTH, places_RT = self._hidden(
-            token_ids_RT, positions_RT, parents_RT, exits_RT, select_RT, part
+            token_ids_RT, positions_RT, parents_RT, exits_RT, select_RT, part, trunk
         )
         # A token is predicted by its predecessor on the path. After a branch that is not the token
         # before it in the row, so the shift by one of plain sequences would be wrong.
@@ -118,6 +120,7 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
         exits_RT: torch.Tensor,
         select_RT: torch.Tensor,
         part: slice,
+        trunk: int,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the last hidden states of `part` of every row.
 
@@ -129,7 +132,7 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
             packed = self.model.base_model(
                 input_ids=token_ids_RT[:, part].long(),
                 position_ids=positions_RT[:, part].long(),
-                attention_mask=tree_mask(exits_RT),
+                attention_mask=tree_mask(exits_RT, trunk),
                 use_cache=False,
             )
             return packed.last_hidden_state, None

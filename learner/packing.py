@@ -1,8 +1,8 @@
 """From samples to rows: the layout of a token tree, rows of many trees, rows dealt to ranks.
 
-A tree is laid out in depth-first preorder, token by token: a segment that keeps `cut` tokens of its
-parent is written, with everything below it, between the parent's tokens `cut - 1` and `cut`. Every
-subtree is then one contiguous range, so two integers per token describe a tree of any depth:
+A tree is laid out in depth-first preorder, and a segment comes before its branches: first all of
+its own tokens, then its branches, each with everything below it, those with the last cut first.
+Every subtree is then one contiguous range, so two integers per token describe a tree of any depth:
 
     parents[i]   index of the token before i on its path: its hidden state predicts token i
     exits[i]     end (exclusive) of the range that holds i and everything below it
@@ -34,8 +34,8 @@ NO_TREE = -1
 class PackedTree:
     """One sample flattened: arrays of shape [T], tokens in depth-first order.
 
-    Example: thought `a b c` with answer `x` after `a` is laid out `a x b c`:
-    positions 0 1 1 2, parents -1 0 0 2, exits 4 2 4 4.
+    Example: thought `a b c` with answers `x` after `a` and `y` after `b` is laid out `a b c y x`:
+    positions 0 1 2 2 1, parents -1 0 1 1 0, exits 5 4 3 4 5.
     """
 
     token_ids: Tokens
@@ -83,6 +83,15 @@ class PackedRows:
         """Pairs of a query and a key that it sees: itself and the tokens before it on its path."""
         return int((self.positions[self.trees != NO_TREE].astype(np.int64) + 1).sum())
 
+    @property
+    def trunk(self) -> int:
+        """Tokens at the begin of every row that have no branch between them.
+
+        Each follows the one before on its path.
+        """
+        follows_RT = self.parents == np.arange(-1, self.parents.shape[1] - 1)
+        return int(np.cumprod(follows_RT, axis=1).sum(axis=1).min(initial=self.parents.shape[1]))
+
 
 def flatten(sample: Sample) -> PackedTree:
     """Lay a sample's tree out in depth-first order.
@@ -94,7 +103,7 @@ def flatten(sample: Sample) -> PackedTree:
         ValueError: a cut exceeds its parent's length, or an unsampled segment has advantages.
     """
     segments = sample.segments
-    indices, firsts, depths, ends = _layout(segments)
+    starts, firsts, depths, exits = _layout(segments)
     shape = sum(len(segment.token_ids) for segment in segments)
     tree = PackedTree(
         token_ids=np.empty(shape, np.int32),
@@ -107,13 +116,13 @@ def flatten(sample: Sample) -> PackedTree:
         weights=np.zeros(shape, np.float32),
     )
     for s, (segment, advantages) in enumerate(zip(segments, sample.advantages, strict=True)):
-        at = indices[s]
+        length = len(segment.token_ids)
+        at = slice(starts[s], starts[s] + length)
         tree.token_ids[at] = segment.token_ids
-        tree.positions[at] = np.arange(depths[s], depths[s] + len(at))
-        # Slices, because `at` is empty for a segment without tokens.
-        tree.parents[at[:1]] = firsts[s]
-        tree.parents[at[1:]] = at[:-1]
-        tree.exits[at] = ends[s]
+        tree.positions[at] = np.arange(depths[s], depths[s] + length)
+        tree.parents[at] = np.arange(starts[s] - 1, starts[s] + length - 1)
+        tree.parents[starts[s] : starts[s] + min(length, 1)] = firsts[s]  # none may be there
+        tree.exits[at] = exits[s]
         if segment.logprobs is not None:
             tree.logprobs[at] = segment.logprobs
         if advantages is not None:
@@ -130,12 +139,11 @@ def flatten(sample: Sample) -> PackedTree:
 
 def _layout(
     segments: Sequence[Segment],
-) -> tuple[list[NDArray[np.int64]], list[int], list[int], list[int]]:
-    """Per segment: indices of its tokens, index before its first one, its depth, end of its range.
+) -> tuple[list[int], list[int], list[int], list[NDArray[np.int64]]]:
+    """Per segment: index of its first token, index before that one, its depth, its tokens' exits.
 
-    One range end serves all tokens of a segment: a branch that leaves after token j is written
-    after token j too, and the tokens from j + 1 on come later than the branch, so it cannot see
-    them.
+    The branches of a segment come after all of its tokens, the last cut first. The branches that
+    leave after token j or later then directly follow the segment, and end token j's range.
     """
     lengths = [len(segment.token_ids) for segment in segments]
     # Sizes of subtrees need the children first. A child always has the larger index, so one pass
@@ -153,29 +161,23 @@ def _layout(
                 )
 
     starts, firsts, depths = [0] * len(segments), [NO_PARENT] * len(segments), [0] * len(segments)
-    indices: list[NDArray[np.int64]] = []
+    exits: list[NDArray[np.int64]] = []
     start = 0
     for root in reversed(children[NO_PARENT]):  # collected from the end, so this is their order
         starts[root] = start
         start += sizes[root]
     for s, length in enumerate(lengths):
-        # In the order of their cuts, which is the order in which they are written into the segment.
-        below = sorted(children[s], key=lambda child: (segments[child].cut, child))
-        inserted = np.zeros(length + 1, np.int64)  # tokens written between cut - 1 and cut
-        before = 0  # tokens of the branches that are written before this one
-        for child in below:
+        end = starts[s] + length
+        below = np.zeros(length + 1, np.int64)  # tokens of the branches at every cut
+        for child in sorted(children[s], key=lambda child: (-segments[child].cut, child)):
             cut = segments[child].cut
-            starts[child] = starts[s] + cut + before
-            depths[child] = depths[s] + cut
-            inserted[cut] += sizes[child]
-            before += sizes[child]
-        # A segment's own token j moves back by all branches that are written before it.
-        indices.append(starts[s] + np.arange(length) + np.cumsum(inserted)[:length])
-        for child in below:  # a second time, now that the indices of the own tokens are known
-            cut = segments[child].cut
-            firsts[child] = int(indices[s][cut - 1]) if cut else firsts[s]
-    ends = [start + size for start, size in zip(starts, sizes, strict=True)]
-    return indices, firsts, depths, ends
+            starts[child], depths[child] = end, depths[s] + cut
+            firsts[child] = starts[s] + cut - 1 if cut else firsts[s]
+            end += sizes[child]
+            below[cut] += sizes[child]
+        # Token j is on the path of the branches at cuts j + 1 and later.
+        exits.append(starts[s] + length + below[::-1].cumsum()[::-1][1:])
+    return starts, firsts, depths, exits
 
 
 def assign_rows(num_tokens: Sequence[int], *, row_tokens: int, ranks: int) -> list[list[list[int]]]:

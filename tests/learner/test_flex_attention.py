@@ -5,10 +5,19 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from forests import ARCHITECTURES, Forest, grow, inputs, paths_alone, tiny_model
+from forests import (
+    ARCHITECTURES,
+    Forest,
+    grow,
+    inputs,
+    paths_alone,
+    thought_with_answers,
+    tiny_model,
+)
 
-from learner.attention import BLOCK, attention_implementation, tree_mask
+from learner.attention import BLOCK, attention_implementation, dense_trunk, tree_mask
 from learner.logprobs import PolicyModel
+from learner.packing import flatten, pack_rows
 
 pytestmark = [
     pytest.mark.gpu,
@@ -71,6 +80,21 @@ def test_bfloat16(name: str, head_dim: int, record_property: Callable[[str, obje
         print(f"{name} head_dim {head_dim} {key}: mean {gap.mean():.4f} max {gap.max():.4f}")
     assert gaps["packed_to_float32"].mean() <= 1.1 * gaps["alone_to_float32"].mean()
     assert gaps["packed_to_alone"].mean() <= 0.05
+
+
+@pytest.mark.parametrize("thoughts", [(390, 400), (420, 300)])
+def test_a_trunk_changes_nothing_but_rounding(thoughts: tuple[int, int]) -> None:
+    rows = pack_rows([[flatten(thought_with_answers(n))] for n in thoughts], 4 * BLOCK)
+    trunk = dense_trunk(rows.trunk, 4 * BLOCK)
+    assert trunk >= 2 * BLOCK
+    results = []
+    for tokens in (0, trunk):
+        policy, _ = models("qwen2", 128, torch.float32)
+        values_RT, _ = policy(*inputs(rows, "cuda"), temperature=1.0, chunk=128, trunk=tokens)
+        values_RT.sum().backward()
+        results.append([values_RT, *(p.grad for p in policy.model.parameters())])
+    for plain, split in zip(*results, strict=True):
+        assert (plain - split).norm() <= 1e-3 * plain.norm()
 
 
 def test_mask_skips_blocks() -> None:

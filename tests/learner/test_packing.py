@@ -119,12 +119,44 @@ def test_layout_of_a_small_tree() -> None:
             segment(2, 0, Kind.ANSWER, [20]),
         )
     )
-    assert tree.token_ids.tolist() == [10, 20, 11, 12]
-    assert tree.positions.tolist() == [0, 1, 1, 2]
-    assert tree.parents.tolist() == [-1, 0, 0, 2]
-    assert tree.exits.tolist() == [4, 2, 4, 4]
-    assert tree.advantages.tolist() == [10, 20, 11, 12]
+    assert tree.token_ids.tolist() == [10, 11, 12, 20]
+    assert tree.positions.tolist() == [0, 1, 2, 1]
+    assert tree.parents.tolist() == [-1, 0, 1, 0]
+    assert tree.exits.tolist() == [4, 3, 3, 4]
+    assert tree.advantages.tolist() == [10, 11, 12, 20]
     assert tree.weights.tolist() == [1, 1, 1, 1]
+
+
+def test_branches_at_several_cuts() -> None:
+    """The example of PackedTree: the later cut first, so that every subtree is one range."""
+    tree = flatten(
+        sample(
+            segment(NO_PARENT, 0, Kind.THOUGHT, [10, 11, 12]),
+            segment(0, 1, Kind.ANSWER, [20]),
+            segment(0, 2, Kind.ANSWER, [21]),
+        )
+    )
+    assert tree.token_ids.tolist() == [10, 11, 12, 21, 20]
+    assert tree.positions.tolist() == [0, 1, 2, 2, 1]
+    assert tree.parents.tolist() == [-1, 0, 1, 1, 0]
+    assert tree.exits.tolist() == [5, 4, 3, 4, 5]
+
+
+def test_the_trunk_ends_at_the_first_branch_of_any_row() -> None:
+    def chain(*token_ids: int) -> PackedTree:
+        return flatten(sample(segment(NO_PARENT, 0, Kind.PROMPT, token_ids)))
+
+    tree = flatten(
+        sample(
+            segment(NO_PARENT, 0, Kind.PROMPT, [1, 2, 3]),
+            segment(0, 3, Kind.ANSWER, [4]),
+            segment(0, 2, Kind.ANSWER, [5]),
+        )
+    )
+    assert pack_rows([[tree]], 8).trunk == 4
+    assert pack_rows([[tree], [chain(1, 2)]], 8).trunk == 2
+    assert pack_rows([[tree], []], 8).trunk == 1  # padding sees itself
+    assert pack_rows([[chain(1, 2), tree]], 8).trunk == 2
 
 
 def test_weights_reach_trained_tokens_only() -> None:
@@ -153,8 +185,8 @@ def test_tokens_that_stand_for_two_rows_count_and_weigh_twice() -> None:
         rows=(None, np.array([2, 2, 1], np.int32), None, None),
     )
     flat = flatten(tree)
-    assert flat.token_ids.tolist() == [0, 1, 2, 4, 5, 3]
-    assert flat.weights.tolist() == [0, 2, 2, 0, 0.5, 1]
+    assert flat.token_ids.tolist() == [0, 1, 2, 3, 4, 5]
+    assert flat.weights.tolist() == [0, 2, 2, 1, 0, 0.5]
     assert tree.num_trained == 6
     assert flat.trained.sum() == 4
 

@@ -8,7 +8,7 @@ import torch
 from forests import ARCHITECTURES, grow, inputs, paths_alone, tiny_model
 from torch.nn.attention.flex_attention import create_block_mask
 
-from learner.attention import attention_implementation, block_mask, dense_mask
+from learner.attention import attention_implementation, block_mask, dense_mask, dense_trunk
 from learner.logprobs import PolicyModel, load_policy
 from rlsys.errors import ModelError
 
@@ -118,6 +118,17 @@ def test_block_mask_equals_the_one_built_from_all_pairs() -> None:
     assert int(mask.full_kv_num_blocks.sum()) > 0
     pairs = create_block_mask(mask.mask_mod, 2, None, 512, 512, device="cpu", BLOCK_SIZE=1)
     assert torch.equal(pairs.to_dense().bool(), dense_mask(exits_RT))
+    # Without the first two blocks of queries.
+    behind = block_mask(exits_RT, 256)
+    assert torch.equal(behind.kv_num_blocks, mask.kv_num_blocks[:, :, 2:])
+    assert torch.equal(behind.full_kv_indices, mask.full_kv_indices[:, :, 2:])
+    pairs = create_block_mask(behind.mask_mod, 2, None, 256, 512, device="cpu", BLOCK_SIZE=1)
+    assert torch.equal(pairs.to_dense().bool(), dense_mask(exits_RT)[:, :, 256:])
+
+
+def test_the_dense_kernel_gets_whole_blocks_of_a_long_trunk() -> None:
+    cases = {(300, 512): 256, (256, 512): 256, (255, 512): 0, (512, 512): 384, (128, 128): 0}
+    assert {case: dense_trunk(*case) for case in cases} == cases
 
 
 def test_policy_loads_with_the_names_of_the_checkpoint(tmp_path: Path) -> None:

@@ -80,6 +80,21 @@ def grow(seed: int, rows: int = 2, trees: int = 4, row_tokens: int = 256) -> For
     return Forest(pack_rows(packed, row_tokens), stems, owns, places)
 
 
+def thought_with_answers(tokens: int) -> Sample:
+    """A thought with answers of three tokens, two at a third and two at two thirds of it."""
+    rng = np.random.default_rng(tokens)
+
+    def segment(parent: int, cut: int, kind: Kind, length: int) -> Segment:
+        own = rng.integers(0, 61, length).astype(np.int32)
+        logprobs = np.zeros(length, np.float32)
+        return Segment(parent=parent, cut=cut, kind=kind, token_ids=own, logprobs=logprobs)
+
+    cuts = (tokens // 3, tokens // 3, 2 * tokens // 3, 2 * tokens // 3)
+    answers = [segment(0, cut, Kind.ANSWER, 3) for cut in cuts]
+    segments = (segment(NO_PARENT, 0, Kind.THOUGHT, tokens), *answers)
+    return Sample(segments=segments, advantages=(None,) * len(segments))
+
+
 def relabelled(segments: list[Segment], token_ids: list[np.ndarray]) -> Sample:
     renamed = tuple(
         Segment(parent=s.parent, cut=s.cut, kind=s.kind, token_ids=ids, logprobs=s.logprobs)
