@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 
 LEFT_PER_SLOT = 8
 """Rows of ended requests that are kept, per slot of the engine; further ones were aborted."""
+
+
+class Kept(NamedTuple):
+    """The log-probs of a request that has no slot any more."""
+
+    row_L: torch.Tensor
+    written: torch.cuda.Event | None
+    """When the card has written the row; None where nothing runs ahead of the program."""
 
 
 class LogprobKeeper:
@@ -44,7 +52,7 @@ class LogprobKeeper:
             torch.nan,
             device=self._states.device,
         )
-        self._places: dict[str, int | torch.Tensor] = {}
+        self._places: dict[str, int | Kept] = {}
         """By request: its slot while it has one, then a copy of its row."""
         self._stream = torch.cuda.Stream() if self._logprobs_SL.is_cuda else None
         self._remove = runner._remove_request
@@ -76,8 +84,8 @@ class LogprobKeeper:
         before = self._places.get(name)
         # NaN, so that a token without a log-prob is found when it is fetched.
         self._logprobs_SL[slot] = torch.nan
-        if isinstance(before, torch.Tensor):
-            self._logprobs_SL[slot, : len(before)] = before
+        if isinstance(before, Kept):
+            self._logprobs_SL[slot, : len(before.row_L)] = before.row_L
         if params.logprobs is not None:
             self._places[name] = slot
 
@@ -86,30 +94,38 @@ class LogprobKeeper:
         slot = self._places.get(name)
         if isinstance(slot, int):
             longest = int(self._states.max_seq_len[slot])
-            self._places[name] = self._logprobs_SL[slot, :longest].clone()
+            row_L = self._logprobs_SL[slot, :longest].clone()
+            # The card makes the copy after all steps that wait for it now.
+            written = None if self._stream is None else torch.cuda.current_stream().record_event()
+            self._places[name] = Kept(row_L, written)
             self._forget_aborted()
         removed: bool = self._remove(request_id)
         return removed
 
     def _forget_aborted(self) -> None:
-        left = [name for name, place in self._places.items() if isinstance(place, torch.Tensor)]
+        left = [name for name, place in self._places.items() if isinstance(place, Kept)]
         for name in left[: -LEFT_PER_SLOT * self._states.max_num_reqs]:
             del self._places[name]
 
     def take(self, spans: Sequence[Span]) -> bytes:
         """Return the float32 log-probs of spans of ended requests, one after the other."""
         rows = []
-        # The steps that wrote these rows are over, since the caller knows their tokens. On a stream
-        # of its own the copy does not wait for the step that runs now.
-        with self._copying():
+        # On a stream of its own the fetch does not wait for the step that runs now. The steps that
+        # wrote into the slots are over, since the caller knows their tokens; copies of rows may
+        # still be waiting for their turn.
+        with self._fetching():
             for request, start, stop in spans:
                 place = self._places.pop(request)
-                row = self._logprobs_SL[place] if isinstance(place, int) else place
-                rows.append(row[start:stop])
+                if isinstance(place, Kept):
+                    if place.written is not None:
+                        place.written.wait()
+                    rows.append(place.row_L[start:stop])
+                else:
+                    rows.append(self._logprobs_SL[place, start:stop])
             values: bytes = torch.cat(rows).cpu().numpy().tobytes()
         return values
 
-    def _copying(self) -> AbstractContextManager[object]:
+    def _fetching(self) -> AbstractContextManager[object]:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
 

@@ -185,13 +185,17 @@ def _pack(
     device: torch.device,
     sequence_ranks: int,
 ) -> PackedRows:
-    """Pack rows; on the CPU only as wide as the fullest one, on a GPU at the one compiled width."""
-    # Another width costs a GPU a compilation of FlexAttention, and the CPU nothing.
-    if device.type == "cuda":
-        return pack_rows(rows, row_tokens, multiple_of=math.lcm(BLOCK, sequence_ranks))
+    """Pack rows as wide as the fullest one; on a GPU in the coarse steps of `row_width`.
+
+    On a GPU the first two widths are compiled; the second time the compiler makes code for any.
+    """
     fullest = max(sum(len(tree.token_ids) for tree in row) for row in rows)
-    # A rank may have nothing but empty rows.
-    return pack_rows(rows, max(fullest, 1), multiple_of=sequence_ranks)
+    fullest = max(fullest, 1)  # a rank may have nothing but empty rows
+    if device.type != "cuda":
+        return pack_rows(rows, fullest, multiple_of=sequence_ranks)
+    # The fewer widths there are, the better the allocator can use freed memory again.
+    width = min(row_tokens, row_width(fullest, BLOCK))
+    return pack_rows(rows, width, multiple_of=math.lcm(BLOCK, sequence_ranks))
 
 
 def _to_device(packed: PackedRows, device: torch.device) -> MicroBatch:

@@ -26,6 +26,7 @@ from rlsys.network import interface_variables, interfaces
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
+    from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 
 REDUCE_BUCKET = 50_000_000
 """Elements per gradient reduction; DeepSpeed's default, ten times that, allocates gigabytes."""
@@ -114,7 +115,26 @@ def build_engine(policy: torch.nn.Module, spec: LearnerSpec) -> DeepSpeedEngine:
         ),
         config=_configuration(spec),
     )
+    from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
+
+    if isinstance(engine.optimizer, BF16_Optimizer):
+        _add_without_copies(engine.optimizer)
     return engine
+
+
+def _add_without_copies(optimizer: BF16_Optimizer) -> None:
+    """Let gradients in bfloat16 be added to their float32 sums as they are.
+
+    DeepSpeed makes a copy in float32 first. The sums are the same bit by bit.
+    """
+
+    def add(weight: torch.Tensor, group: int, index: int, clear_lp_grads: bool) -> None:
+        if weight.grad is not None:
+            total = optimizer.fp32_groups_gradients[group][index]
+            total.add_(weight.grad.view(total.shape))
+            optimizer.fp32_groups_has_gradients[group][index] = True
+
+    optimizer._update_hp_grad = add
 
 
 def _configuration(spec: LearnerSpec) -> dict[str, Any]:
@@ -136,6 +156,8 @@ def _configuration(spec: LearnerSpec) -> dict[str, Any]:
         configuration["zero_force_ds_cpu_optimizer"] = False
     if spec.dtype == "bfloat16":
         configuration["bf16"] = {"enabled": True, "check_grad_overflow": True}
+        # At stage 1: each gradient is added to its float32 sum and freed as soon as it is there.
+        configuration["bf16"]["immediate_grad_update"] = True
         configuration["data_types"] = {"grad_accum_dtype": "fp32"}
     return configuration
 

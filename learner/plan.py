@@ -92,7 +92,7 @@ def row_width(longest: int, row_tokens: int) -> int:
 
     Longer rows grow in steps of an eighth of the power of two below them. So a row has at most an
     eighth of padding for the sake of its length, and lengths from n to 2n have at most eight
-    values, each of which costs a compilation on a GPU.
+    values, so that an allocator finds freed memory of the right size.
 
     Example: row_width(10_020, 1024) is 10_240, row_width(900, 1024) is 1024
     """

@@ -80,5 +80,9 @@ def test_kept_log_probs_are_those_of_vllm() -> None:
         enforce_eager=True,
         seed=0,
     )
-    with mock.patch.dict(os.environ, engine_environment(on_gpu=True, threads=1)):
+    # A test before this one may have used CUDA in this process, which a fork would not survive.
+    variables = engine_environment(on_gpu=True, threads=1) | {
+        "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn"
+    }
+    with mock.patch.dict(os.environ, variables):
         asyncio.run(sample(GenerationActor(spec)))

@@ -21,11 +21,11 @@ SLOTS, LENGTH = 2, 8
 class Runner:
     """What the keeper uses of vLLM's second model runner."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
         self.req_states = SimpleNamespace(
             max_num_reqs=SLOTS,
             max_model_len=LENGTH,
-            device=torch.device("cpu"),
+            device=torch.device(device),
             index_to_req_id={},
             max_seq_len=np.full(SLOTS, LENGTH),
         )
@@ -59,12 +59,13 @@ def keeper_of(runner: Runner) -> LogprobKeeper:
 def step(
     keeper: LogprobKeeper, slots: list[int], positions: list[int], values: list[float]
 ) -> object:
+    device = keeper._logprobs_SL.device
     batch = SimpleNamespace(
-        positions=torch.tensor(positions),
-        logits_indices=torch.arange(len(positions)),
-        idx_mapping=torch.tensor(slots, dtype=torch.int32),
+        positions=torch.tensor(positions, device=device),
+        logits_indices=torch.arange(len(positions), device=device),
+        idx_mapping=torch.tensor(slots, dtype=torch.int32, device=device),
     )
-    logprobs = torch.tensor(values)[:, None]
+    logprobs = torch.tensor(values, device=device)[:, None]
     return keeper(logprobs, batch).logprobs_tensors
 
 
@@ -97,6 +98,20 @@ def test_a_slot_is_used_again_before_its_logprobs_are_fetched() -> None:
     assert take(keeper, ("1", 2, 3)) == [-0.1]
     assert take(keeper, ("2", 2, 3)) == [-0.9]
     assert runner.removed == ["1-aaaaaaaa"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_row_is_fetched_while_the_card_still_has_to_copy_it() -> None:
+    runner = Runner("cuda")
+    keeper = keeper_of(runner)
+    for number in range(20):
+        runner.add(keeper, 0, f"{number}-aaaaaaaa")
+        step(keeper, [0], [1], [-0.1 * number])
+        torch.cuda.synchronize()  # the token is known
+        torch.cuda._sleep(100_000_000)  # the step that runs now
+        runner._remove_request(f"{number}-aaaaaaaa")
+        assert take(keeper, (f"{number}", 2, 3)) == [round(-0.1 * number, 3)]
 
 
 def test_a_preempted_request_keeps_what_it_had_in_another_slot() -> None:

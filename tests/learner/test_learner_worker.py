@@ -179,6 +179,20 @@ def test_bfloat16_learns_like_float32(
     assert curves[1] == pytest.approx(curves[0], abs=0.02)
 
 
+def test_gradients_added_without_copies_give_the_same_weights(
+    start: Callable[..., LearnerWorker], groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What DeepSpeed does by itself, and what learner.engine makes of it."""
+    found = []
+    for _ in range(2):
+        worker = start(dtype="bfloat16", micro_batch_rows=1)
+        train(worker, groups)
+        assert all(weight.grad is None for weight in worker.module.parameters())
+        found.append(weights(worker))
+        monkeypatch.setattr("learner.engine._add_without_copies", lambda optimizer: None)
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize(
     ("stage", "dtype"),
     [*((stage, "float32") for stage in range(4)), *((stage, "bfloat16") for stage in range(1, 4))],

@@ -144,7 +144,7 @@ def test_branches_at_several_cuts() -> None:
 
 def test_the_trunk_ends_at_the_first_branch_of_any_row() -> None:
     def chain(*token_ids: int) -> PackedTree:
-        return flatten(sample(segment(NO_PARENT, 0, Kind.PROMPT, token_ids)))
+        return flatten(sample(segment(NO_PARENT, 0, Kind.PROMPT, list(token_ids))))
 
     tree = flatten(
         sample(
