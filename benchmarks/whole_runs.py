@@ -28,8 +28,10 @@ def training_steps(metrics: Path) -> list[dict[str, float]]:
 
 
 def cards_used_gib() -> list[float]:
-    """Return the used memory of every card."""
+    """Return the used memory of every card that runs started here may use."""
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        query += ["-i", visible]
     listed = subprocess.run(query, capture_output=True, text=True, check=True).stdout
     return [int(line) / 1024 for line in listed.split()]
 

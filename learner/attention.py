@@ -56,6 +56,9 @@ def attention_implementation(device_type: str) -> str:
         return "sdpa"
     from transformers import AttentionInterface
 
+    # Its backward pass is slower than that of FlashAttention, and it prepares itself for every new
+    # length of a trunk.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     AttentionInterface.register("rlsys_tree", tree_attention)
     return "rlsys_tree"
 
