@@ -65,6 +65,7 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
         chunk: int,
         trunk: int = 0,
         entropy: bool = False,
+        detach_entropy: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the log-prob of every selected token given its path, and the entropy there.
 
@@ -76,6 +77,7 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
             chunk: tokens whose logits exist at once.
             trunk: as learner.attention.tree_mask has it.
             entropy: whether to compute entropies too.
+            detach_entropy: the entropies get no gradient, because no loss trains them.
 
         Returns:
             [R, T] float32 log-probs and entropies in nats, 0 where not selected and at root tokens
@@ -101,6 +103,9 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
             temperature=temperature,
             chunk=chunk,
             entropy=entropy,
+            detach_entropy=detach_entropy,
+            # Checkpoints are asked for where memory is scarce, and time is spent for it already.
+            keep_slopes=not self.model.is_gradient_checkpointing,
         )
         # Spread out of place, so that the result depends on the parameters even if N is 0. A rank
         # with nothing to train then still runs the backward pass and its collectives.

@@ -161,5 +161,7 @@ class Objective:
             temperature=self._spec.temperature if temperature is None else temperature,
             chunk=self._spec.config.logits_chunk,
             entropy=entropy,
+            # The gradient of an entropy that is only logged would be zeros, computed at a price.
+            detach_entropy=self._spec.loss.entropy_coefficient == 0,
         )
         return result
