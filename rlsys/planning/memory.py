@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rlsys.planning.activations import compiled_layer_bytes, layer_bytes, norm_bytes
+from rlsys.planning.activations import compiled_layer_bytes, layer_bytes
+from rlsys.planning.logprob_head import head_bytes
 from rlsys.planning.shape import ModelShape
 from rlsys.planning.workload import LearnerRows
 
@@ -77,6 +78,8 @@ class LearnerNeeds:
     """True if the optimizer is in the host's memory."""
     teacher: int = 0
     """Bytes of the teacher of `distillation`."""
+    entropy_trained: bool = False
+    """True if the loss trains the entropy: the log-prob head then computes its logits again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +183,7 @@ def _update_bytes(needs: LearnerNeeds) -> int:
 
 
 def _at_the_head(needs: LearnerNeeds) -> tuple[Part, ...]:
-    """Parts while the log-prob head goes backward: the activations of all layers are there."""
+    """Parts at the peak of the log-prob head: the activations of all layers are there."""
     kept = (needs.shape.layers - needs.checkpointed) * _layer_bytes(needs)
     parts = (
         Part("activations", input_bytes(needs) + needs.rows.pass_slots * kept),
@@ -225,23 +228,6 @@ def recomputed_bytes(needs: LearnerNeeds) -> int:
 def _layer_bytes(needs: LearnerNeeds) -> int:
     count = compiled_layer_bytes if needs.compiled else layer_bytes
     return count(needs.shape, needs.itemsize)
-
-
-def head_bytes(needs: LearnerNeeds) -> int:
-    """Bytes at the peak of the log-prob head's backward pass (learner.logprobs).
-
-    The last norm, hidden states of predicted tokens and their gradients; and the larger of two
-    points of the loop over chunks. When a chunk's float32 logits are made, those of the chunk
-    before and their gradients are still there, beside the float32 sum of the output embedding's
-    gradient. When the chunk's part of that gradient is made, it is there twice.
-    """
-    shape, size = needs.shape, needs.itemsize
-    last_norm = (norm_bytes(shape.hidden, size) + size * shape.hidden) * needs.rows.pass_slots
-    hidden = 2 * size * shape.hidden * needs.predicted
-    logits = min(needs.logits_chunk, needs.predicted) * shape.vocabulary
-    before = (4 + size) * logits if needs.predicted > needs.logits_chunk else 0
-    weight = 4 * shape.head_parameters if needs.trained == shape.parameters else 0
-    return last_norm + hidden + max(weight + 4 * logits + before, 2 * weight + (4 + size) * logits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

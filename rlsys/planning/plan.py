@@ -208,6 +208,7 @@ def _learner_needs(
         kept_for_sync=kept,
         offload=learner.optimizer.offload is not None,
         teacher=_teacher_bytes(config, shapes),
+        entropy_trained=config.loss.entropy_coefficient > 0,
     )
 
 
@@ -301,6 +302,7 @@ def _time(
                 compiled=_compiled(learner),
                 # Old log-probs are computed only where the weights change within the step.
                 extra_forwards=reference + teacher + (batch.optimizer_steps > 1),
+                entropy_trained=config.loss.entropy_coefficient > 0,
             ),
             card,
         ),

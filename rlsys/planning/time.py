@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from rlsys.planning.cards import Card
+from rlsys.planning.logprob_head import head_work
 from rlsys.planning.shape import ModelShape
 from rlsys.planning.workload import EpisodeTree, LearnerRows
 from rlsys.weights import Transport
@@ -22,7 +23,7 @@ Bound = Literal["host", "memory bandwidth", "arithmetic", "link"]
 
 MATMUL_RATE: Final = 0.7
 """Part of a card's peak that bfloat16 products of a layer reach. From the learner's measurements
-(benchmarks/results/learner_speed_H200.jsonl), as are HEAD_PASSES and the next three."""
+(benchmarks/results/learner_speed_H200.jsonl), as are the next three."""
 LAYER_BYTES: Final = (30, 500)
 """Bytes that elementwise kernels of a layer move per token, forward and backward, for every number
 of the MLP's inner size and for every number of the hidden size, in bfloat16."""
@@ -30,8 +31,6 @@ COMPILED_LAYER_BYTES: Final = (12, 130)
 """The same for a layer under torch.compile, which fuses them."""
 TRAINING_FIXED_S: Final = 0.1
 """Fetching samples from Ray's object store, packing them, metrics."""
-HEAD_PASSES: Final = 8
-"""Times that the compiled log-prob head reads or writes a float32 logit, in both of its passes."""
 ATTENTION_RATE: Final = 0.3
 """Part of a card's peak that FlexAttention under the tree mask reaches, forward and backward
 together (benchmarks/results/attention_speed_H200.jsonl)."""
@@ -213,6 +212,8 @@ class TrainingLoad:
     extra_forwards: float
     """Forward passes beside that of the loss: for old log-probs and frozen models. A teacher counts
     by its parameters over those of the policy."""
+    entropy_trained: bool = False
+    """True if the loss trains the entropy: the log-prob head then computes its logits again."""
 
 
 def training_flops(load: TrainingLoad) -> int:
@@ -241,7 +242,8 @@ def training_stages(load: TrainingLoad, card: Card) -> tuple[Stage, ...]:
     per_token = shape.layers * (inner * shape.intermediate + hidden * shape.hidden)
     moved = load.itemsize / 2 * per_token * slots
     elementwise_s = moved * (forwards + 2) / 3 / card.bandwidth
-    head_s = _head_seconds(load, card)
+    head_flops, head_moved = head_work(load)
+    head_s = head_flops / (MATMUL_RATE * peak) + head_moved / card.bandwidth
     exchange_s = _exchange_seconds(load, forwards + 1, card)
     card_s = linear_s + attention_s + elementwise_s + head_s + exchange_s
     passes = rows.passes * (forwards + 2) / 3
@@ -268,15 +270,6 @@ def _exchange_seconds(load: TrainingLoad, times: float, card: Card) -> float:
     copies = ranks // math.gcd(shape.kv_heads, ranks)  # learner.sequence.sequence_attention
     sent = 2 * (shape.query_size + copies * shape.kv_size) * (ranks - 1) / ranks
     return times * load.rows.slots * shape.layers * load.itemsize * sent / card.link
-
-
-def _head_seconds(load: TrainingLoad, card: Card) -> float:
-    """Seconds of the log-prob head: its logits are computed again in the backward pass."""
-    predicted = load.trees * load.tree.sampled
-    peak = card.operations(load.itemsize)
-    products_s = 2 * load.shape.head_parameters * predicted * 4 / (MATMUL_RATE * peak)
-    passes_s = HEAD_PASSES * 4 * predicted * load.shape.vocabulary / card.bandwidth
-    return (products_s + passes_s) * (1 + load.extra_forwards / 4)
 
 
 def _update(load: TrainingLoad, card: Card) -> Stage:

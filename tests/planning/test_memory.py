@@ -11,10 +11,10 @@ from model_shapes import QWEN2_1_5B, TOY, needs, one_row
 
 from learner.gradient_checkpointing import asked_layers
 from rlsys.planning.cards import GIB
+from rlsys.planning.logprob_head import head_bytes
 from rlsys.planning.memory import (
     EngineNeeds,
     engine_memory,
-    head_bytes,
     learner_memory,
     total,
 )
@@ -23,7 +23,8 @@ MEASURED = Path(__file__).parents[2] / "benchmarks/results/learner_speed_H200.js
 
 
 def test_peaks_are_those_that_were_measured() -> None:
-    # These runs copied keys and values to all heads, 1.4 GiB more than the learner does now.
+    # These runs copied keys and values to all heads, 1.4 GiB more than the learner does now. And
+    # they computed logits twice in every case, as the head now does where the entropy is trained.
     for row in map(json.loads, MEASURED.read_text().splitlines()):
         short = row["job"] == "short"
         planned = learner_memory(
@@ -35,6 +36,7 @@ def test_peaks_are_those_that_were_measured() -> None:
                 checkpointed=asked_layers(row["checkpointing"], 28),
                 compiled=row["compile"],
                 logits_chunk=row["logits_chunk"],
+                entropy_trained=True,
             )
         )
         assert planned.peak / GIB == pytest.approx(row["peak_gib"], rel=0.03), row
@@ -77,11 +79,38 @@ def test_the_head_by_hand() -> None:
     # The last norm saves 8 x 64 + 4 bytes of 128 tokens; hidden states and their gradients are
     # 2 x 2 x 64 bytes of 100 tokens. A chunk of 64 tokens has 6,400 logits, and the output
     # embedding 6,400 numbers: 4 x 6,400 + 10 x 6,400 bytes are as many as 8 x 6,400 + 6 x 6,400.
-    assert head_bytes(needs(TOY)) == 128 * 516 + 100 * 256 + 14 * 6400
+    toy = needs(TOY, entropy_trained=True)
+    assert head_bytes(toy) == 128 * 516 + 100 * 256 + 14 * 6400
+    assert head_bytes(needs(TOY, checkpointed=1)) == head_bytes(toy)
     # A frozen head has no gradient.
-    assert head_bytes(needs(TOY, trained=10)) == 128 * 516 + 100 * 256 + 10 * 6400
+    assert head_bytes(replace(toy, trained=10)) == 128 * 516 + 100 * 256 + 10 * 6400
     # There is no chunk before the only one.
-    assert head_bytes(needs(TOY, logits_chunk=100)) == 128 * 516 + 100 * 256 + 8 * 6400 + 6 * 10_000
+    whole = replace(toy, logits_chunk=100)
+    assert head_bytes(whole) == 128 * 516 + 100 * 256 + 8 * 6400 + 6 * 10_000
+
+
+def test_the_head_with_slopes_by_hand() -> None:
+    # 100 tokens have 10,000 slopes of 2 bytes, and 6,400 hidden numbers of 2 bytes.
+    kept = 128 * 516 + 2 * 10_000 + 2 * 6400
+    # The gradient of the hidden states and the scaled hidden states, 2 bytes each, and the gradient
+    # of the embedding's 6,400 numbers in 4 and in 2 bytes. The logits of a chunk are as many.
+    assert head_bytes(needs(TOY)) == kept + 2 * 2 * 6400 + 6 * 6400
+    # With a frozen head, the gradient of the hidden states in 4 and in 2 bytes.
+    assert head_bytes(needs(TOY, trained=10)) == kept + 6 * 6400
+    # A chunk of all tokens has 10,000 float32 logits.
+    assert head_bytes(needs(TOY, trained=10, logits_chunk=100)) == kept + 4 * 10_000
+    # In float32 no number is rounded, and every one has 4 bytes.
+    wide = 128 * (64 * 12 + 4) + 4 * (10_000 + 6400)
+    assert head_bytes(needs(TOY, itemsize=4)) == wide + 4 * 3 * 6400
+
+
+def test_slopes_take_two_bytes_per_predicted_token_and_entry_of_the_vocabulary() -> None:
+    few, many = (
+        head_bytes(needs(QWEN2_1_5B, rows=one_row(20_480), predicted=predicted))
+        for predicted in (8_000, 18_000)
+    )
+    # 2.83 GiB of slopes, and 6 bytes per number of the hidden states and their gradients
+    assert many - few == 10_000 * (2 * 151_936 + 6 * 1536)
 
 
 def test_an_offloaded_optimizer_leaves_the_weights_on_the_card() -> None:

@@ -82,6 +82,7 @@ def test_the_learner_is_as_fast_as_measured() -> None:
         load = training(
             rows, checkpointed=asked_layers(row["checkpointing"], 28), compiled=row["compile"]
         )
+        load = replace(load, entropy_trained=True)  # logits twice, as in the runs of that time
         if row["job"] == "short":
             rows = replace(rows, rows=16, rows_per_pass=2, trees_per_row=5)
             load = replace(load, tree=SHORT_TREE, trees=64, rows=rows)
@@ -89,6 +90,20 @@ def test_the_learner_is_as_fast_as_measured() -> None:
         assert planned == pytest.approx(row["median_s"], rel=0.1), row
         mfu = training_flops(load) / row["median_s"] / H200.flops
         assert mfu == pytest.approx(row["mfu"], abs=0.001)
+
+
+def test_kept_slopes_save_one_product_and_its_logits() -> None:
+    rows = LearnerRows(row_tokens=10_240, rows=8, passes=8, rows_per_pass=1, trees_per_row=1)
+    kept = training(rows, checkpointed=0, compiled=True)
+    again = replace(kept, entropy_trained=True)
+    saved = seconds_of(training_stages(again, H200)) - seconds_of(training_stages(kept, H200))
+    logits = 8 * MEASURED_TREE.sampled * 151_936
+    product_s = 2 * 1536 * logits / (0.7 * H200.flops)
+    assert saved == pytest.approx(product_s + 3 * 4 * logits / H200.bandwidth)
+    # Further forward passes keep nothing and cost the same in both cases.
+    more = [replace(load, extra_forwards=1.0) for load in (kept, again)]
+    slower, slowest = (seconds_of(training_stages(load, H200)) for load in more)
+    assert slowest - slower == pytest.approx(saved)
 
 
 def test_generation_is_as_fast_as_measured() -> None:
