@@ -131,11 +131,16 @@ class LearnerConfig(Section):
     """Layers whose activations are computed again in the backward pass and not kept: true for all,
     false for none, or the number of layers, counted from the first one. auto takes the fewest with
     which a rank fits its part of the card, by the memory of `rlsys plan`: on the CPU none, and all
-    where that memory is unknown. Gradients are the same."""
+    where that memory is unknown. Gradients are the same.
+
+    The log-prob head follows this setting. With any checkpointed layer it also computes its logits
+    again. With none it keeps one number per predicted token of a micro-batch and entry of the
+    vocabulary, 2 bytes in bfloat16 and 4 in float32, unless loss.entropy_coefficient is set."""
     compile: bool = True
     """Compile every layer with torch.compile: on GPUs, below ZeRO stage 3."""
     logits_chunk: PositiveInt = 1024
-    """Tokens whose logits exist at once."""
+    """Tokens whose float32 logits exist at once. What the log-prob head keeps for the backward pass
+    (gradient_checkpointing) is not limited by it."""
     lora: LoraConfig | None = None
     """Train adapters only; None trains all weights."""
     optimizer: OptimizerConfig = OptimizerConfig()

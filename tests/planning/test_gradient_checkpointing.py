@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from model_shapes import QWEN2_1_5B, TOY, needs
+from model_shapes import QWEN2_1_5B, TOY, needs, one_row
 
 from rlsys.config import RunConfig
 from rlsys.config.loading import load_config
 from rlsys.errors import ConfigError
 from rlsys.planning.cards import CARDS, GIB
-from rlsys.planning.gradient_checkpointing import fewest_layers, rank_room
+from rlsys.planning.gradient_checkpointing import fewest_layers, rank_room, reserved_parts
 from rlsys.planning.layout import HOST, Place, Tenant
 from rlsys.planning.memory import CONTEXT_BYTES, Part, learner_memory, total
 from rlsys.planning.plan import RunPlan, Shapes, plan_run
@@ -38,9 +38,10 @@ def backward(checkpointed: int) -> int:
 
 def test_bytes_of_a_backward_pass_by_hand() -> None:
     # Per token a layer saves 2,456 bytes, or its input of 2 x 64, and all layers share 64 bytes of
-    # rotary angles. The head has 181,248 bytes for 100 tokens (tests/planning/test_memory.py).
-    for checkpointed, per_token in ((0, 64 + 4 * 2456), (1, 64 + 128 + 3 * 2456)):
-        assert backward(checkpointed) == 128 * per_token + 181_248
+    # rotary angles. For 100 tokens the head has 162,848 bytes if it keeps its slopes, and 181,248 if
+    # it computes its logits again (tests/planning/test_memory.py).
+    assert backward(0) == 128 * (64 + 4 * 2456) + 162_848
+    assert backward(1) == 128 * (64 + 128 + 3 * 2456) + 181_248
     assert backward(3) == 128 * (64 + 3 * 128 + 2456) + 181_248 == 552_960
     # A layer that is computed again needs 2,456 bytes and gradients of 3 x 2 x 128 beside the
     # inputs. That is less than the head and a layer without checkpoint, and more than the head.
@@ -80,15 +81,19 @@ def test_the_room_of_a_rank() -> None:
 
 
 def test_a_part_of_the_layers_takes_memory_and_seconds_between_none_and_all() -> None:
-    settings = ("false", "7", "true")
-    none, some, every = (planned(f"learner.gradient_checkpointing={word}") for word in settings)
-    assert [plan.checkpointed for plan in (none, some, every)] == [0, 7, 28]
+    settings = ("false", "7", "14", "true")
+    plans = [planned(f"learner.gradient_checkpointing={word}") for word in settings]
+    none, some, _, every = plans
+    assert [plan.checkpointed for plan in plans] == [0, 7, 14, 28]
     assert none.backward == {0: none.backward[0], 28: none.backward[28]}
     assert some.backward == {**none.backward, 7: some.backward[7]}
     assert none.backward[28] < some.backward[7] < none.backward[0]
-    seconds = [plan.time.training[0].seconds for plan in (none, some, every) if plan.time]
-    # A quarter of the layers goes forward a second time.
-    assert seconds[1] - seconds[0] == pytest.approx((seconds[2] - seconds[0]) / 4)
+    seconds = [plan.time.training[0].seconds for plan in plans if plan.time]
+    # From setting to setting another 7, 7 and 14 layers go forward a second time, and with the
+    # first ones the logits do.
+    quarter = seconds[2] - seconds[1]
+    assert seconds[3] - seconds[2] == pytest.approx(2 * quarter)
+    assert seconds[1] - seconds[0] > 1.1 * quarter
     with pytest.raises(ConfigError, match="29 is more than the 28 layers"):
         planned("learner.gradient_checkpointing=29")
 
@@ -106,6 +111,20 @@ def test_auto_takes_the_fewest_layers_that_leave_a_margin() -> None:
     # An engine on the same card leaves less.
     shared = ("learner.gpus_per_rank=0.5", "generation.gpus_per_engine=0.5")
     assert planned(*auto, *shared).checkpointed > plan.checkpointed
+
+
+def test_auto_counts_the_slopes_that_only_a_run_without_checkpoints_keeps() -> None:
+    """Many predicted tokens and a large vocabulary: the slopes alone decide."""
+    needed = needs(QWEN2_1_5B, rows=one_row(30_720), predicted=30_000, compiled=True)
+    sizes = [
+        total(reserved_parts(learner_memory(replace(needed, checkpointed=layers))))
+        for layers in (0, 1)
+    ]
+    assert sizes[0] - sizes[1] > 2 * 30_000 * 151_936 * 0.7
+    assert fewest_layers(needed, sizes[0]) == 0
+    assert fewest_layers(needed, sizes[0] - 1) == 1
+    # Where the entropy is trained nothing is kept, and less room is enough for no checkpoint.
+    assert fewest_layers(replace(needed, entropy_trained=True), sizes[0] - 1) == 0
 
 
 def test_auto_counts_rows_that_several_short_episodes_fill() -> None:
