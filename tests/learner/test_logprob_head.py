@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 from learner.gradient_checkpointing import checkpoint_layers
-from learner.logprob_head import LogprobHead
+from learner.logprob_head import LogprobHead, _score
 from learner.logprobs import PolicyModel
 
 TOKENS, HIDDEN, VOCABULARY = 11, 16, 37
@@ -205,3 +205,16 @@ def test_a_policy_keeps_slopes_unless_layers_are_checkpointed(layers: int, kept:
     assert any(shape[-1:] == (vocabulary,) and len(shape) == 2 for shape in shapes) == kept
 
 
+def test_one_compiled_function_writes_the_slopes_in_place() -> None:
+    """As on a GPU, but for the backend, which only traces: two chunks of one array, no break."""
+    score = torch.compile(_score, fullgraph=True, backend="aot_eager")
+    torch.manual_seed(0)
+    slopes_NV = torch.zeros(7, VOCABULARY, dtype=torch.bfloat16)
+    for part in (slice(0, 4), slice(4, 7)):
+        logits_CV = torch.randn(len(slopes_NV[part]), VOCABULARY, requires_grad=True)
+        targets_C = torch.randint(VOCABULARY, (len(logits_CV),))
+        with torch.no_grad():
+            score(logits_CV, targets_C, 0.7, True, slopes_NV[part])
+        logp_C = torch.log_softmax(logits_CV / 0.7, 1).gather(1, targets_C[:, None])
+        (expected_CV,) = torch.autograd.grad(logp_C.sum(), logits_CV)
+        torch.testing.assert_close(slopes_NV[part].float(), expected_CV, rtol=0.004, atol=1e-6)

@@ -22,7 +22,9 @@ from learner.logprobs import PolicyModel
 
 deepspeed.init_distributed(dist_backend="gloo", verbose=False)
 policy = PolicyModel(tiny_model(sys.argv[1]))
-policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+keeps_slopes = sys.argv[3] == "True"
+if not keeps_slopes:
+    policy.model.gradient_checkpointing_enable({"use_reentrant": False})
 engine, *_ = deepspeed.initialize(
     model=policy,
     optimizer=torch.optim.SGD(policy.parameters(), lr=1e-3),
@@ -38,7 +40,9 @@ batch, losses = inputs(grow(seed=1).rows), []
 for _ in range(int(sys.argv[2])):
     with torch.no_grad():
         engine(*batch, temperature=1.0, chunk=64)
-    logprobs_RT, entropy_RT = engine(*batch, temperature=1.0, chunk=64, entropy=True)
+    logprobs_RT, entropy_RT = engine(
+        *batch, temperature=1.0, chunk=64, entropy=True, detach_entropy=keeps_slopes
+    )
     loss = -(logprobs_RT + 0.1 * entropy_RT).sum()
     engine.backward(loss)
     engine.step()
@@ -48,31 +52,36 @@ print("LOSSES", json.dumps(losses))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["qwen2", "llama"])
-def test_partitioned_head_trains_like_a_whole_one(name: str) -> None:
-    """qwen2 ties head and embedding, llama does not; layers and head are computed twice."""
+@pytest.mark.parametrize(("name", "keeps_slopes"), [("qwen2", True), ("llama", False)])
+def test_partitioned_head_trains_like_a_whole_one(name: str, keeps_slopes: bool) -> None:
+    """qwen2 ties head and embedding, llama does not.
+
+    Either the head keeps its slopes and the entropy is not trained, or layers and head are computed
+    twice. The whole head computes its logits twice in both cases.
+    """
     policy, batch = PolicyModel(tiny_model(name)), inputs(grow(seed=1).rows)
     optimizer = torch.optim.SGD(policy.parameters(), lr=1e-3)
     expected = []
     for _ in range(STEPS):
         logprobs_RT, entropy_RT = policy(*batch, temperature=1.0, chunk=64, entropy=True)
+        entropy_RT = entropy_RT.detach() if keeps_slopes else entropy_RT
         loss = -(logprobs_RT + 0.1 * entropy_RT).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         expected.append(loss.item())
     assert expected[-1] < 0.95 * expected[0]
-    assert partitioned_losses(name) == pytest.approx(expected, rel=1e-4)
+    assert partitioned_losses(name, keeps_slopes) == pytest.approx(expected, rel=1e-4)
 
 
-def partitioned_losses(name: str) -> list[float]:
+def partitioned_losses(name: str, keeps_slopes: bool) -> list[float]:
     """Train in a process of its own: DeepSpeed and its process group stay out of this one."""
     root = Path(__file__).parents[2]
     rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     port = {"MASTER_PORT": str(29600 + os.getpid() % 300), "DS_ACCELERATOR": "cpu"}
     path = {"PYTHONPATH": f"{root}:{root / 'tests/support'}", "OMP_NUM_THREADS": "1"}
     result = subprocess.run(
-        [sys.executable, "-c", TRAIN, name, str(STEPS)],
+        [sys.executable, "-c", TRAIN, name, str(STEPS), str(keeps_slopes)],
         env=os.environ | rank | port | path,
         capture_output=True,
         text=True,

@@ -38,8 +38,8 @@ def backward(checkpointed: int) -> int:
 
 def test_bytes_of_a_backward_pass_by_hand() -> None:
     # Per token a layer saves 2,456 bytes, or its input of 2 x 64, and all layers share 64 bytes of
-    # rotary angles. For 100 tokens the head has 162,848 bytes if it keeps its slopes, and 181,248 if
-    # it computes its logits again (tests/planning/test_memory.py).
+    # rotary angles. For 100 tokens the head has 162,848 bytes with slopes that are kept, and 181,248
+    # with logits that are computed again (tests/planning/test_memory.py).
     assert backward(0) == 128 * (64 + 4 * 2456) + 162_848
     assert backward(1) == 128 * (64 + 128 + 3 * 2456) + 181_248
     assert backward(3) == 128 * (64 + 3 * 128 + 2456) + 181_248 == 552_960
@@ -83,7 +83,7 @@ def test_the_room_of_a_rank() -> None:
 def test_a_part_of_the_layers_takes_memory_and_seconds_between_none_and_all() -> None:
     settings = ("false", "7", "14", "true")
     plans = [planned(f"learner.gradient_checkpointing={word}") for word in settings]
-    none, some, _, every = plans
+    none, some = plans[:2]
     assert [plan.checkpointed for plan in plans] == [0, 7, 14, 28]
     assert none.backward == {0: none.backward[0], 28: none.backward[28]}
     assert some.backward == {**none.backward, 7: some.backward[7]}
