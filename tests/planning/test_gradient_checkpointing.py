@@ -38,8 +38,8 @@ def backward(checkpointed: int) -> int:
 
 def test_bytes_of_a_backward_pass_by_hand() -> None:
     # Per token a layer saves 2,456 bytes, or its input of 2 x 64, and all layers share 64 bytes of
-    # rotary angles. For 100 tokens the head has 162,848 bytes with slopes that are kept, and 181,248
-    # with logits that are computed again (tests/planning/test_memory.py).
+    # rotary angles. For 100 tokens the head has 162,848 bytes with slopes that are kept, and with
+    # logits that are computed again 181,248 (tests/planning/test_memory.py).
     assert backward(0) == 128 * (64 + 4 * 2456) + 162_848
     assert backward(1) == 128 * (64 + 128 + 3 * 2456) + 181_248
     assert backward(3) == 128 * (64 + 3 * 128 + 2456) + 181_248 == 552_960
