@@ -218,3 +218,33 @@ def test_one_compiled_function_writes_the_slopes_in_place() -> None:
         logp_C = torch.log_softmax(logits_CV / 0.7, 1).gather(1, targets_C[:, None])
         (expected_CV,) = torch.autograd.grad(logp_C.sum(), logits_CV)
         torch.testing.assert_close(slopes_NV[part].float(), expected_CV, rtol=0.004, atol=1e-6)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("tokens", "vocabulary"), [(3000, 5003), (14_200, 151_936)])
+def test_on_a_gpu_both_ways_agree(tokens: int, vocabulary: int) -> None:
+    """In bfloat16; the larger case has more than 2**31 slopes, and needs 10 GiB."""
+    torch.manual_seed(0)
+    made = torch.randn(tokens + vocabulary, 256, device="cuda", dtype=torch.bfloat16)
+    targets_N = torch.randint(vocabulary, (tokens,), device="cuda")
+    scale_N = torch.randn(tokens, device="cuda")
+    results = []
+    for keep in (True, False):
+        hidden_NH = made[:tokens].clone().requires_grad_()
+        weight_VH = torch.nn.Parameter(0.1 * made[tokens:])
+        logprobs_N, entropy_N = LogprobHead(weight_VH)(
+            hidden_NH,
+            targets_N,
+            temperature=0.7,
+            chunk=1024,
+            entropy=True,
+            detach_entropy=True,
+            keep_slopes=keep,
+        )
+        (scale_N * logprobs_N).sum().backward()
+        results.append((logprobs_N.detach(), entropy_N, hidden_NH.grad, weight_VH.grad))
+    (logprobs_N, entropy_N, *gradients), (logprobs_again_N, entropy_again_N, *others) = results
+    torch.testing.assert_close(logprobs_N, logprobs_again_N, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(entropy_N, entropy_again_N, rtol=1e-5, atol=1e-5)
+    for kept, again in zip(gradients, others, strict=True):
+        assert (kept.float() - again.float()).norm() <= 0.01 * again.float().norm()
