@@ -5,7 +5,7 @@ the model's precision (2 in bfloat16, 4 in float32).
 
 What DeepSpeed allocates is read from its source (0.19) and from measurements, not from the ZeRO
 paper: in bfloat16 with float32 sums its stage 1 splits the master weights and the moments, but
-keeps the gradients of all parameters twice, as bfloat16 and as float32 sums.
+keeps the sums of the gradients of all parameters.
 """
 
 from __future__ import annotations
@@ -127,8 +127,9 @@ def effective_stage(zero_stage: int, itemsize: int) -> int:
 def _states(needs: LearnerNeeds) -> list[Part]:
     """Weights, gradients and optimizer states.
 
-    Stage 1 in bfloat16 is DeepSpeed's BF16_Optimizer: `p.grad` stays allocated, and its float32 sum
-    is a buffer of all T numbers on every rank. All other stages from 1 on are its ZeRO optimizers.
+    Stage 1 in bfloat16 is DeepSpeed's BF16_Optimizer: the float32 sums of gradients are a buffer of
+    all T numbers on every rank, and a gradient is freed as soon as it is added. All other stages
+    from 1 on are its ZeRO optimizers.
     """
     weights, trained, ranks = needs.shape.parameters, needs.trained, needs.ranks
     stage = effective_stage(needs.zero_stage, needs.itemsize)
@@ -143,12 +144,9 @@ def _states(needs: LearnerNeeds) -> list[Part]:
     held = -(-weights // ranks) + _gathered(needs.shape) if stage == 3 and ranks > 1 else weights
     if needs.offload:  # sums of gradients as well, 16 bytes per weight of the share in all
         return [Part("weights", held * needs.itemsize)]
-    gradients = [Part("gradients, summed", 4 * (share if stage > 1 else trained))]
-    if stage == 1 and needs.itemsize == 2:
-        gradients.insert(0, Part("gradients", needs.itemsize * trained))
     return [
         Part("weights", held * needs.itemsize),
-        *gradients,
+        Part("gradients, summed", 4 * (share if stage > 1 else trained)),
         Part("master weights", 4 * share),
         Part("Adam's moments", 8 * share),
     ]
