@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from unittest import mock
 
 import numpy as np
@@ -80,9 +82,12 @@ def test_kept_log_probs_are_those_of_vllm() -> None:
         enforce_eager=True,
         seed=0,
     )
-    # A test before this one may have used CUDA in this process, which a fork would not survive.
-    variables = engine_environment(on_gpu=True, threads=1) | {
-        "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn"
-    }
-    with mock.patch.dict(os.environ, variables):
+    # In a process of its own: others may have used CUDA here, which the engine's fork would not
+    # survive.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:
+        processes.submit(run_sample, spec).result()
+
+
+def run_sample(spec: EngineSpec) -> None:
+    with mock.patch.dict(os.environ, engine_environment(on_gpu=True, threads=1)):
         asyncio.run(sample(GenerationActor(spec)))

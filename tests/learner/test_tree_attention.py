@@ -127,7 +127,15 @@ def test_block_mask_equals_the_one_built_from_all_pairs() -> None:
 
 
 def test_the_dense_kernel_gets_whole_blocks_of_a_long_trunk() -> None:
-    cases = {(300, 512): 256, (256, 512): 256, (255, 512): 0, (512, 512): 384, (128, 128): 0}
+    cases = {
+        (300, 512): 256,
+        (256, 512): 256,
+        (255, 512): 0,
+        (512, 512): 384,
+        (128, 128): 0,
+        (0, 128): 0,
+        (8108, 10_240): 7680,
+    }
     assert {case: dense_trunk(*case) for case in cases} == cases
 
 
