@@ -279,7 +279,7 @@ def measures(rows: Sequence[Mapping[str, float]], completions: int) -> dict[str,
     measured = steps[min(WARM_UP, len(steps)) - 1 :]
     seconds = statistics.median(measured)
     tokens = statistics.mean(row["thought/length"] for row in rows) * completions
-    parts = [key for key in rows[0] if key.startswith("time/")]
+    parts = [key for key in rows[0] if key.startswith("time/") and all(key in row for row in rows)]
     return {
         "step_s": round(seconds, 3),
         "tokens_per_s": round(tokens / seconds),
@@ -289,7 +289,7 @@ def measures(rows: Sequence[Mapping[str, float]], completions: int) -> dict[str,
             key: round(statistics.median(row[key] for row in rows[-len(measured) :]), 3)
             for key in parts
         },
-        "grad_norm": [round(row["grad_norm"], 5) for row in rows],
+        "grad_norm": [round(row["grad_norm"], 5) for row in rows if "grad_norm" in row],
     }
 
 
