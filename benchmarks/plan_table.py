@@ -1,8 +1,8 @@
 """The learner's measured memory and seconds next to those that `rlsys plan` computes for them.
 
 The rows are those of benchmarks/learner_speed.py on one H200: a model of Qwen2-1.5B's shape, eight
-trees of 8,000 thought tokens in rows of their own, or 64 trees of 1,000 thought tokens, five in a
-row and two rows in a pass.
+trees of 8,000 thought tokens in rows of their own, or 64 trees of 1,000 thought tokens, two rows in
+a pass.
 """
 
 from __future__ import annotations
@@ -38,12 +38,15 @@ SHORT: Final = EpisodeTree(
 
 
 def plans(path: Path) -> str:
-    """Return measured and planned memory and seconds of every row of a file."""
+    """Return measured and planned memory and seconds of the rows of a file with today's learner.
+
+    That adds gradients without copies; trees of several lengths are not planned.
+    """
     lines = []
     for row in json_lines(path):
-        compiled = "compiled" if row["compile"] else "eager"
-        job = "2 × 8,192" if row["job"] == "short" else f"{row['row_tokens']:,}"
-        label = f"rows of {job}, {compiled}, `logits_chunk` {row['logits_chunk']:,}"
+        if row["gradients"] != "added" or row["job"] == "uneven":
+            continue
+        label = f"rows of {'2 × ' * (row['job'] == 'short')}{row['row_tokens']:,}"
         layers = checkpointed(row)
         if layers:
             part = "" if layers == SHAPE.layers else f" {layers} of {SHAPE.layers} layers"
@@ -62,12 +65,13 @@ def planned(row: dict[str, Any]) -> str:
     """Return the planned peak of memory and seconds of one measured row."""
     short = row["job"] == "short"
     tree, trees = (SHORT, 64) if short else (LONG, 8)
+    trees_per_row = row["row_tokens"] // tree.tokens
     rows = LearnerRows(
         row_tokens=row["row_tokens"],
-        rows=16 if short else 8,
+        rows=trees // trees_per_row,
         passes=8,
         rows_per_pass=2 if short else 1,
-        trees_per_row=5 if short else 1,
+        trees_per_row=trees_per_row,
     )
     answers = sum(count for _, count in tree.branches) * tree.answer
     needs = LearnerNeeds(

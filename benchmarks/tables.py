@@ -30,6 +30,7 @@ import combination_table
 import countdown_lengths
 import economics_tables as economics
 import independent_table
+import learner_tables
 import paper_plans
 import plan_table
 import reflection_table
@@ -331,11 +332,14 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "random-faults": random_faults,
     "row-lengths": partial(speed.row_lengths, RESULTS / "learner_speed_H100.jsonl"),
     "compiled-layers": partial(speed.compiled_layers, RESULTS / "learner_speed_H200.jsonl"),
+    "learner-trunk": partial(learner_tables.trunks, RESULTS / "learner_trunk_H200.jsonl"),
+    "learner-kernels": partial(learner_tables.kernels, RESULTS / "learner_kernels_H200.jsonl"),
+    "against-trl": partial(learner_tables.against_trl, RESULTS / "against_trl_H200.jsonl"),
     "attention": partial(speed.attention, RESULTS / "attention_speed_H200.jsonl"),
     "generation": partial(speed.generation, RESULTS / "generation_speed_H200.jsonl"),
     "driver-speed": partial(speed.driver, RESULTS / "driver_speed_cpu.jsonl"),
     "group-time": partial(speed.group_times, RESULTS / "group_time_cpu.jsonl"),
-    "plans": partial(plan_table.plans, RESULTS / "learner_speed_H200.jsonl"),
+    "plans": partial(plan_table.plans, RESULTS / "learner_trunk_H200.jsonl"),
     "paper-plans": paper_plans.plans,
     "estimator-lab": estimator_lab,
     "tiny-methods": tiny_methods,

@@ -44,8 +44,8 @@ def dense_trunk(trunk: int, tokens: int) -> int:
     """Return how many of `trunk` tokens the dense kernel gets, in rows of `tokens`.
 
     At least one block of every row is left to the other kernel. A short trunk gets none: it would
-    not pay for a second kernel. Lengths come in steps of an eighth of the power of two below them,
-    because cuDNN, whose kernel is the fastest, prepares itself for every length that it has not seen.
+    not pay for a second kernel. Lengths come in steps of an eighth of the power of two below them:
+    cuDNN, whose kernel is the fastest, prepares itself for every length that it has not seen.
 
     Example: dense_trunk(8108, 10_240) is 7680
     """

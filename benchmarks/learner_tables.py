@@ -1,0 +1,85 @@
+"""Tables of the learner's last measurements: whole steps, their kernels, and TRL beside rlsys."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from speed_tables import checkpointing, json_lines
+from table_runs import markdown
+
+TRUNKS: Final = {"flex": "FlexAttention", "cudnn": "cuDNN", "flash": "FlashAttention of torch"}
+KERNELS: Final = {
+    "attention of the trunk": r"sdpa|pytorch_flash|compute_dot_do_o|convert_dq",
+    "attention of the branches": r"flex_attention",
+    "matrix products": r"nvjet|splitKreduce",
+    "softmax over the vocabulary": r"log_softmax",
+    "sums of gradients": r"CUDAFunctor_add<(float|c10::BFloat16)>|direct_copy_kernel",
+    "optimizer": r"multi_tensor_apply",
+}
+"""Patterns of kernel names; the first that matches counts."""
+OTHERS: Final = "all others"
+
+
+def trunks(path: Path) -> str:
+    """Return whole steps with several kernels for the trunk."""
+    head = ("session", "trees", "trunk", "logits", "gradients", "checkpointing")
+    return markdown(
+        [*head, "padding", "s per step", "tokens/s", "MFU", "peak memory", "first step"],
+        (
+            [
+                str(row["session"]),
+                row["job"],
+                # Short trees share rows, and only the first of a row has a trunk.
+                TRUNKS["flex" if row["job"] == "short" else row["trunk"]],
+                row["logits"],
+                row["gradients"],
+                checkpointing(row["checkpointing"]),
+                f"{row['padding_share']:.1%}",
+                f"{row['median_s']:.2f}",
+                f"{row['tokens_per_s']:,}",
+                f"{row['mfu']:.3f}",
+                f"{row['peak_gib']:.1f} GiB",
+                f"{row['first_s']:.0f} s",
+            ]
+            for row in json_lines(path)
+        ),
+    )
+
+
+def kernels(path: Path) -> str:
+    """Return milliseconds of kernels, summed by purpose, one column per profile."""
+    profiles = json_lines(path)
+    sums: list[dict[str, float]] = []
+    for profile in profiles:
+        found = dict.fromkeys([*KERNELS, OTHERS], 0.0)
+        for name, milliseconds, _calls in profile["kernels"]:
+            purposes = (p for p, pattern in KERNELS.items() if re.search(pattern, name))
+            found[next(purposes, OTHERS)] += milliseconds
+        # The table of a profile ends before the shortest kernels.
+        found[OTHERS] += profile["total_ms"] - sum(found.values())
+        sums.append(found)
+    columns = [f"{p['job']}, session {1 if p['gradients'] == 'copied' else 2}" for p in profiles]
+    lines = [[purpose, *(f"{s[purpose]:,.0f}" for s in sums)] for purpose in sums[0]]
+    lines.append(["all kernels", *(f"{p['total_ms']:,.0f}" for p in profiles)])
+    return markdown(["ms of a step", *columns], lines)
+
+
+def against_trl(path: Path) -> str:
+    """Return the speed of TRL's trainer and of rlsys on the same work."""
+    rows = json_lines(path)
+    base = next(row["tokens_per_s"] for row in rows if row["side"] == "trl")
+    return markdown(
+        ["", "s per step", "tokens/s", "over TRL", "memory of the card"],
+        (
+            [
+                row["side"],
+                f"{row['step_s']:.2f}",
+                f"{row['tokens_per_s']:,}",
+                f"{row['tokens_per_s'] / base:.2f}",
+                f"{row['card_gib']:.0f} GiB",
+            ]
+            for row in rows
+        ),
+    )
