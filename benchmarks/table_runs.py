@@ -102,10 +102,16 @@ def read_raw(path: Path) -> Runs:
     return {
         m: [
             [EvaluationRecord(e["step"], {k: v for k, v in e.items() if k != "step"}) for e in run]
-            for run in runs
+            for run in seeds
         ]
-        for m, runs in tree.items()
+        for m, seeds in tree.items()
     }
+
+
+def runs(name: str, methods: Sequence[str] | None = None) -> Runs:
+    """Return the evaluations of a raw file of `benchmarks/results`, of all methods or of some."""
+    found = read_raw(Path(__file__).parent / "results" / name)
+    return {m: found[m] for m in methods or found}
 
 
 def starts(found: Runs, of: Of) -> list[float]:

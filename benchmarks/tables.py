@@ -19,7 +19,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -28,31 +28,23 @@ import allocation_table
 import anytime_table
 import combination_table
 import countdown_lengths
+import countdown_table
 import economics_tables as economics
 import independent_table
 import learner_tables
 import paper_plans
 import plan_table
-import reflection_table
+import rea_tables as rea
 import serving_table
 import speed_tables as speed
 from experiment_tables import experiment_table
-from rlsys.reporting.metrics_file import EvaluationRecord, read_evaluations
-from table_runs import WARM_START, Column, Columns, Runs, markdown, read_raw, table
+from rlsys.reporting.metrics_file import read_evaluations
+from table_runs import WARM_START, markdown, runs, table
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
 BLOCK: Final = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
 ALLOCATORS: Final = ("greedy_max", "difficulty_oracle", "bandit", "uniform")
-REA_COLUMNS: Final = (
-    "accuracy",
-    "anytime",
-    "thought tokens",
-    "token ratio, %",
-    "reflections per 100 tokens",
-    "hard: accuracy",
-    "hard: reflections per 100 tokens",
-)
 
 
 def main() -> None:
@@ -89,12 +81,6 @@ def named() -> list[str]:
     return [block[1] for page in pages() for block in BLOCK.findall(page.read_text("utf-8"))]
 
 
-def runs(name: str, methods: Sequence[str] | None = None) -> Runs:
-    """Return the evaluations of a raw file, of all methods or of some."""
-    found = read_raw(RESULTS / name)
-    return {m: found[m] for m in methods or found}
-
-
 def brpo_accuracy() -> str:
     """Accuracy per budget at the last common step."""
     return anytime_table.accuracies(runs("anytime_4xH100.json"))
@@ -117,64 +103,6 @@ def combination() -> str:
     found = runs("combination_tiny_cpu.json")
     columns = combination_table.columns(next(iter(found.values()))[0][0])
     return table(found, columns, [(m, WARM_START) for m in found])
-
-
-def rea_columns(found: Runs, without: Sequence[str] = ()) -> Columns:
-    """Return the columns of REA-RL that the manual shows."""
-    every = reflection_table.columns(next(iter(found.values()))[0][-1])
-    return {name: every[name] for name in REA_COLUMNS if name not in without}
-
-
-def rea_tiny() -> str:
-    """REA-RL and the length reward alone, six seeds."""
-    found = runs("reflection_tiny_cpu.json", ["REA-RL", "GRPO + length"])
-    compared = [("REA-RL", WARM_START), ("GRPO + length", WARM_START), ("REA-RL", "GRPO + length")]
-    return table(found, rea_columns(found), compared)
-
-
-def rea_per_thought() -> str:
-    """Reflections per thought: mean density times mean length, as counts were not recorded."""
-    found = runs("reflection_tiny_cpu.json", ["REA-RL", "GRPO + length"])
-    columns = {
-        "all problems": Column(partial(_per_thought, ""), ".2f"),
-        "hard problems": Column(partial(_per_thought, "/difficulty_6"), ".2f"),
-    }
-    compared = [("REA-RL", WARM_START), ("GRPO + length", WARM_START)]
-    return table(found, columns, compared)
-
-
-def _per_thought(of: str, evaluation: EvaluationRecord) -> float:
-    numbers = evaluation.numbers
-    return numbers[f"reflections/per_token{of}"] * numbers[f"thought/length{of}"]
-
-
-def rea_weights() -> str:
-    """Three weights of the reflection reward, the first three seeds."""
-    found = runs("reflection_tiny_cpu.json")
-    weights: Runs = {
-        "weight 1, as published": found["REA-RL, reflection weight 1"],
-        # The evaluations of the table in combination.md, because they have the same budgets.
-        "weight 0.95": runs("combination_tiny_cpu.json")["REA-RL"],
-        "weight 0.9": found["REA-RL, reflection weight 0.9"],
-    }
-    return table(weights, rea_columns(weights))
-
-
-def rea_smollm2() -> str:
-    """Five methods on SmolLM2-135M, two seeds."""
-    found = runs("reflection_smollm2_2xH200.json")
-    compared = [("REA-RL", WARM_START), ("REA-RL", "REA-RL without model")]
-    return table(found, rea_columns(found), compared)
-
-
-def rea_fixed_data() -> str:
-    """Two methods that learn from fixed data, one seed."""
-    found = runs("reflection_tiny_cpu.json", ["SFT on truncated paths", "RPO"])
-    columns = rea_columns(found, without=["token ratio, %"])
-    rows = (
-        [m, *(format(c.of(r[0][-1]), c.form) for c in columns.values())] for m, r in found.items()
-    )
-    return markdown(["after 100 steps", *columns], rows)
 
 
 def economics_tiny() -> str:
@@ -318,11 +246,11 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "brpo-anytime": brpo_anytime,
     "brpo-largest": brpo_largest,
     "combination": combination,
-    "rea-tiny": rea_tiny,
-    "rea-per-thought": rea_per_thought,
-    "rea-weights": rea_weights,
-    "rea-smollm2": rea_smollm2,
-    "rea-fixed-data": rea_fixed_data,
+    "rea-tiny": rea.tiny,
+    "rea-per-thought": rea.per_thought,
+    "rea-weights": rea.weights,
+    "rea-smollm2": rea.smollm2,
+    "rea-fixed-data": rea.fixed_data,
     "economics-tiny": economics_tiny,
     "economics-tiny-tokens": economics_tiny_tokens,
     "economics-smollm2": economics_smollm2,
@@ -351,6 +279,9 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     ),
     "independent": partial(independent_table.agreement, RESULTS / "independent_eval_cpu.jsonl"),
     "countdown-lengths": countdown_lengths.lengths,
+    "countdown-training": countdown_table.training,
+    "countdown-accuracy": countdown_table.accuracy,
+    "countdown-thoughts": countdown_table.thoughts,
     "svamp-medians": svamp_medians,
     "svamp-steps": partial(
         speed.steps, RESULTS / "smollm2_svamp_1xH100_shared.csv", range(1, 111, 20)
