@@ -32,9 +32,11 @@ import economics_tables as economics
 import independent_table
 import paper_plans
 import plan_table
+import reflection_model
 import reflection_table
 import serving_table
 import speed_tables as speed
+import trl_loop
 from experiment_tables import experiment_table
 from rlsys.reporting.metrics_file import EvaluationRecord, read_evaluations
 from table_runs import WARM_START, Column, Columns, Runs, markdown, read_raw, table
@@ -345,6 +347,11 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "allocation-reflective": partial(
         allocation_table.allocation, RESULTS / "allocation_tiny_reflective_cpu.jsonl"
     ),
+    "reflection-detection": partial(
+        reflection_model.detection, RESULTS / "reflection_model_tiny_cpu.json"
+    ),
+    "reflection-cuts": partial(reflection_model.cuts, RESULTS / "reflection_model_tiny_cpu.json"),
+    "trl-loop": partial(trl_loop.trl_loop, RESULTS / "trl_loop_cpu.jsonl"),
     "independent": partial(independent_table.agreement, RESULTS / "independent_eval_cpu.jsonl"),
     "countdown-lengths": countdown_lengths.lengths,
     "svamp-medians": svamp_medians,
