@@ -33,6 +33,7 @@ def _tiny_rows(folder: Path) -> tuple[list[Row], list[Row], list[Row]]:
     found = read_results(folder / "economics_tiny_seeds_cpu.json")
     first = read_results(folder / "economics_tiny_cpu.json")
     again = read_results(folder / "economics_tiny_cpu_repeated.json")
+    limited = read_results(folder / "economics_tiny_limit_cpu.json")
     trained = [(f"trained, seed {seed}", found, f"shared-{seed}-eval") for seed in (0, 2, 3, 4)]
     trained.insert(1, ("trained, seed 1 (earlier)", again, "tiny@trained, seed 1"))
     earlier = [
@@ -41,6 +42,7 @@ def _tiny_rows(folder: Path) -> tuple[list[Row], list[Row], list[Row]]:
     ]
     others = [
         ("warm start", found, "warm-eval"),
+        ("trained with at most 24 tokens per answer", limited, "reply-24-eval"),
         ("warm start, at most 24 tokens per answer", found, "warm-reply-24-eval"),
         ("trained on single problems of 24 tokens", first, "tiny@fixed_cap"),
         ("trained on single problems of 40 tokens", found, "cap-40-eval"),
