@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from table_runs import markdown, mean_and_interval
 
@@ -25,6 +25,10 @@ HEAD = (
     "utilisation",
     "regret",
 )
+WARM_STARTS: Final = ("warm-eval", "soft-warm-eval", "tiny@warm_start", "trained@0")
+"""Names of the warm start; a file has one of them."""
+Row = tuple[str, Results, str]
+"""Label, results file and agent."""
 
 
 def read_results(path: Path) -> Results:
@@ -33,27 +37,29 @@ def read_results(path: Path) -> Results:
     return tree
 
 
-def comparison(
-    rows: Sequence[tuple[str, Results, str]],
-    warm_start: str,
-    seeds: Sequence[tuple[Results, str]],
-) -> str:
-    """Return a table of agents and how much more each returns than the warm start.
+def comparison(rows: Sequence[Row], over_runs: Mapping[str, Sequence[Row]]) -> str:
+    """Return a table of agents and how much more each returns than the warm start of its file.
 
     Args:
         rows: label, results file and agent of each row.
-        warm_start: the agent to compare with; every file has it.
-        seeds: training runs of one method, whose mean over seeds is the last row.
+        over_runs: further rows with the mean over training runs of one method and its t interval,
+            by their label.
     """
     lines = []
     for label, results, agent in rows:
-        gain = "" if agent == warm_start else bounds(difference(results, agent, warm_start), "+.2f")
+        gain = "" if agent in WARM_STARTS else bounds(_gain(results, agent), "+.2f")
         lines.append([label, bounds(returned(results, agent)), gain, *_shares(results, agent)])
-    returns = [returned(results, agent)["mean"] for results, agent in seeds]
-    gains = [difference(results, agent, warm_start)["mean"] for results, agent in seeds]
-    mean = [mean_and_interval(returns, ".2f"), mean_and_interval(gains, "+.2f")]
-    lines.append([f"trained, {len(seeds)} runs: mean and t interval", *mean, *[""] * 4])
+    for label, runs in over_runs.items():
+        returns = [returned(results, agent)["mean"] for _, results, agent in runs]
+        gains = [_gain(results, agent)["mean"] for _, results, agent in runs]
+        mean = [mean_and_interval(returns, ".2f"), mean_and_interval(gains, "+.2f")]
+        lines.append([f"{label}: mean and t interval", *mean, *[""] * 4])
     return markdown(HEAD, lines)
+
+
+def _gain(results: Results, agent: str) -> Mapping[str, float]:
+    (warm_start,) = (name for name in WARM_STARTS if name in results["summary"])
+    return difference(results, agent, warm_start)
 
 
 def returned(results: Results, agent: str) -> dict[str, float]:
@@ -84,7 +90,7 @@ def _shares(results: Results, agent: str) -> list[str]:
     return [f"{summary[name]['mean']:.2f}" for name in names]
 
 
-def by_type(rows: Sequence[tuple[str, Results, str]], what: str) -> str:
+def by_type(rows: Sequence[Row], what: str) -> str:
     """Return `tokens` per answer, or the share that is `right`, for each number of summands."""
     _, first, agent = rows[0]
     types = sorted(first["allocation"][agent], key=lambda name: int(name.rpartition("_")[2]))
@@ -103,7 +109,7 @@ def _cell(number: float | Mapping[str, float]) -> str:
     return f"{number:.2f}"
 
 
-def allocators(rows: Sequence[tuple[str, Results, str]]) -> str:
+def allocators(rows: Sequence[Row]) -> str:
     """Return a table of agents without a trained policy."""
     names = ("accuracy", "accuracy_answered", "answered", "utilisation")
     lines = []
@@ -113,3 +119,17 @@ def allocators(rows: Sequence[tuple[str, Results, str]]) -> str:
         lines.append([label, bounds(returned(results, agent)), *shares, bounds(summary["regret"])])
     head = ("agent", "return", "accuracy of N", "of answered", "answered", "utilisation", "regret")
     return markdown(head, lines)
+
+
+def soft_mode(rows: Sequence[Row]) -> str:
+    """Return a table of agents that may spend more than the budget and pay for it."""
+    lines = []
+    for label, results, agent in rows:
+        gain = "" if agent in WARM_STARTS else bounds(_gain(results, agent), "+.2f")
+        summary = results["summary"][agent]
+        names = ("accuracy", "utilisation", "over_budget")
+        shares = [f"{summary[name]['mean']:.2f}" for name in names]
+        overspend = bounds(summary["overspend_tokens"], ".1f")
+        lines.append([label, bounds(returned(results, agent)), gain, *shares, overspend])
+    head = ("agent", "return", "over the warm start", "accuracy of N", "utilisation")
+    return markdown([*head, "episodes over budget", "tokens over budget"], lines)

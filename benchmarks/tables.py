@@ -29,14 +29,16 @@ import anytime_table
 import combination_table
 import countdown_lengths
 import countdown_table
-import economics_tables as economics
+import economics_pages as economics
 import independent_table
 import learner_tables
 import paper_plans
 import plan_table
 import rea_tables as rea
+import reflection_model
 import serving_table
 import speed_tables as speed
+import trl_loop
 from experiment_tables import experiment_table
 from rlsys.reporting.metrics_file import read_evaluations
 from table_runs import WARM_START, markdown, runs, table
@@ -44,7 +46,6 @@ from table_runs import WARM_START, markdown, runs, table
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
 BLOCK: Final = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
-ALLOCATORS: Final = ("greedy_max", "difficulty_oracle", "bandit", "uniform")
 
 
 def main() -> None:
@@ -103,73 +104,6 @@ def combination() -> str:
     found = runs("combination_tiny_cpu.json")
     columns = combination_table.columns(next(iter(found.values()))[0][0])
     return table(found, columns, [(m, WARM_START) for m in found])
-
-
-def economics_tiny() -> str:
-    """Three training runs of the tiny reasoner, and what they are compared with."""
-    first = economics.read_results(RESULTS / "economics_tiny_cpu.json")
-    again = economics.read_results(RESULTS / "economics_tiny_cpu_repeated.json")
-    trained = {
-        "trained, run 1": (first, "tiny@trained"),
-        "trained, run 2": (again, "tiny@trained, seed 0"),
-        "trained, run 3": (again, "tiny@trained, seed 1"),
-    }
-    others = {"warm start": "tiny@warm_start", "trained at a fixed cap": "tiny@fixed_cap"}
-    others |= {name.replace("_", " "): name for name in ALLOCATORS}
-    rows = [(label, *of) for label, of in trained.items()]
-    rows += [(label, first, agent) for label, agent in others.items()]
-    return economics.comparison(rows, "tiny@warm_start", list(trained.values()))
-
-
-def economics_tiny_tokens() -> str:
-    """Tokens per answer of the tiny reasoner by the length of the sum."""
-    first = economics.read_results(RESULTS / "economics_tiny_cpu.json")
-    again = economics.read_results(RESULTS / "economics_tiny_cpu_repeated.json")
-    rows = [
-        ("warm start", first, "tiny@warm_start"),
-        ("trained, run 1", first, "tiny@trained"),
-        ("trained, run 2", again, "tiny@trained, seed 0"),
-        ("trained, run 3", again, "tiny@trained, seed 1"),
-        ("trained at a fixed cap", first, "tiny@fixed_cap"),
-    ]
-    return economics.by_type(rows, "tokens")
-
-
-def economics_smollm2() -> str:
-    """Two training seeds of SmolLM2-135M, and what they are compared with."""
-    found = economics.read_results(RESULTS / "economics_smollm2_H200.json")
-    rows = {
-        "trained, seed 0": "trained@40",
-        "trained, seed 1": "trained_seed_1@40",
-        "warm start": "trained@0",
-        "trained at a fixed cap": "fixed_cap",
-    }
-    rows |= {name.replace("_", " "): name for name in ALLOCATORS}
-    return economics.comparison(
-        [(label, found, agent) for label, agent in rows.items()],
-        "trained@0",
-        [(found, "trained@40"), (found, "trained_seed_1@40")],
-    )
-
-
-def economics_smollm2_by_length(what: str) -> str:
-    """Tokens, or right answers, of SmolLM2-135M by the length of the sum."""
-    found = economics.read_results(RESULTS / "economics_smollm2_H200.json")
-    rows = {
-        "warm start": "trained@0",
-        "trained, seed 0": "trained@40",
-        "trained, seed 1": "trained_seed_1@40",
-        "trained at a fixed cap": "fixed_cap",
-    }
-    return economics.by_type([(label, found, agent) for label, agent in rows.items()], what)
-
-
-def economics_allocators() -> str:
-    """The allocators that ship with rlsys."""
-    adder = economics.read_results(RESULTS / "economics_allocators_cpu.json")
-    filler = economics.read_results(RESULTS / "economics_filler_cpu.json")
-    rows = [(f"`{name}`", adder, name) for name in ("uniform", *ALLOCATORS[:3])]
-    return economics.allocators([*rows, ("`uniform`, `solver=filler`", filler, "uniform")])
 
 
 def random_faults() -> str:
@@ -251,12 +185,15 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "rea-weights": rea.weights,
     "rea-smollm2": rea.smollm2,
     "rea-fixed-data": rea.fixed_data,
-    "economics-tiny": economics_tiny,
-    "economics-tiny-tokens": economics_tiny_tokens,
-    "economics-smollm2": economics_smollm2,
-    "economics-smollm2-tokens": partial(economics_smollm2_by_length, "tokens"),
-    "economics-smollm2-right": partial(economics_smollm2_by_length, "right"),
-    "economics-allocators": economics_allocators,
+    "economics-tiny": partial(economics.tiny, RESULTS),
+    "economics-tiny-tokens": partial(economics.tiny_by_length, RESULTS, "tokens"),
+    "economics-tiny-right": partial(economics.tiny_by_length, RESULTS, "right"),
+    "economics-soft": partial(economics.soft, RESULTS),
+    "economics-smollm2": partial(economics.smollm2, RESULTS),
+    "economics-smollm2-tokens": partial(economics.smollm2_by_length, RESULTS, "tokens"),
+    "economics-smollm2-right": partial(economics.smollm2_by_length, RESULTS, "right"),
+    "economics-models": partial(economics.language_models, RESULTS),
+    "economics-allocators": partial(economics.shipped_allocators, RESULTS),
     "random-faults": random_faults,
     "row-lengths": partial(speed.row_lengths, RESULTS / "learner_speed_H100.jsonl"),
     "compiled-layers": partial(speed.compiled_layers, RESULTS / "learner_speed_H200.jsonl"),
@@ -277,6 +214,11 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "allocation-reflective": partial(
         allocation_table.allocation, RESULTS / "allocation_tiny_reflective_cpu.jsonl"
     ),
+    "reflection-detection": partial(
+        reflection_model.detection, RESULTS / "reflection_model_tiny_cpu.json"
+    ),
+    "reflection-cuts": partial(reflection_model.cuts, RESULTS / "reflection_model_tiny_cpu.json"),
+    "trl-loop": partial(trl_loop.trl_loop, RESULTS / "trl_loop_cpu.jsonl"),
     "independent": partial(independent_table.agreement, RESULTS / "independent_eval_cpu.jsonl"),
     "countdown-lengths": countdown_lengths.lengths,
     "countdown-training": countdown_table.training,

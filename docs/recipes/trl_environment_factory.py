@@ -72,24 +72,30 @@ class Economics:
         return str(result.observation.question)
 
 
-def main() -> None:
-    """Train a model for a few steps."""
+def train(
+    model: str, steps: int, output: str, seed: int = 0, environment: type[Economics] = Economics
+) -> list[dict[str, Any]]:
+    """Train a model for a few steps, and return what TRL logged, one dictionary per step.
+
+    Args:
+        model: Folder or name of the model.
+        steps: Steps of one batch of ROLLOUTS episodes.
+        output: Folder for TRL's files.
+        seed: Decides the order of the questions and every sampled token.
+        environment: The class that plays the episodes.
+    """
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--output", default="runs/trl_environment_factory")
-    arguments = parser.parse_args()
-    rows = [{"prompt": PROMPT, "seed": seed, "total_budget": TOTAL_BUDGET} for seed in range(1000)]
+    rows = [{"prompt": PROMPT, "seed": row, "total_budget": TOTAL_BUDGET} for row in range(1000)]
     trainer = GRPOTrainer(
-        model=arguments.model,
-        environment_factory=Economics,
+        model=model,
+        environment_factory=environment,
         train_dataset=Dataset.from_list(rows),
         args=GRPOConfig(
-            output_dir=arguments.output,
-            max_steps=arguments.steps,
+            output_dir=output,
+            seed=seed,
+            max_steps=steps,
             per_device_train_batch_size=ROLLOUTS,
             num_generations=GROUP,
             max_completion_length=400,  # of the whole episode, what the tool says included
@@ -103,6 +109,18 @@ def main() -> None:
         ),
     )
     trainer.train()
+    return [entry for entry in trainer.state.log_history if "reward" in entry]
+
+
+def main() -> None:
+    """Train a model for a few steps."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", default="runs/trl_environment_factory")
+    arguments = parser.parse_args()
+    train(arguments.model, arguments.steps, arguments.output, arguments.seed)
 
 
 if __name__ == "__main__":
