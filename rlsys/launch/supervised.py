@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from learner.group import LearnerGroup, StoredSamples
@@ -56,10 +57,17 @@ async def _sft(config: SftConfig, rows: SupervisedRows, reporter: Reporter) -> N
 async def _steps(
     config: SftConfig, rows: SupervisedRows, learner: LearnerGroup, reporter: Reporter
 ) -> None:
+    def stored(step: int) -> StoredSamples:
+        return StoredSamples.put(rows.samples(step, config.rows_per_step))
+
+    following = asyncio.create_task(asyncio.to_thread(stored, 0))
     for step in range(config.steps):
         started = time.monotonic()
-        samples = rows.samples(step, config.rows_per_step)
-        metrics = await learner.step([StoredSamples.put(samples)])
+        samples = await following
+        # The next rows are made while the ranks train: written searches take as long as a step.
+        if step + 1 < config.steps:
+            following = asyncio.create_task(asyncio.to_thread(stored, step + 1))
+        metrics = await learner.step([samples])
         metrics["time/step"] = time.monotonic() - started
         if (step + 1) % config.log_every == 0 or step + 1 == config.steps:
             reporter.step(step + 1, metrics)
