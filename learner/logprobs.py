@@ -206,9 +206,9 @@ def load_policy(
     checkpoint_layers(model, gradient_checkpointing)
     # Paths differ in length from step to step, and every length would be compiled.
     if compiled and packed:
-        # Passes have code of their own with and without gradients, of one row and of several, with a
-        # trunk and without, and again in a model with adapters or of frozen weights. Beyond torch's
-        # limit of 8 they would not be compiled at all.
+        # Passes have code of their own with and without gradients, of one row and of several, with
+        # a trunk and without, and again in a model with adapters or of frozen weights. Beyond
+        # torch's limit of 8 they would not be compiled at all.
         torch._dynamo.config.recompile_limit = 64
         # Layer by layer: their code is the same, so one compilation serves all of them.
         for layer in model.base_model.layers:
