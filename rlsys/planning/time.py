@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from rlsys.planning.attention import attention_seconds
 from rlsys.planning.cards import Card
 from rlsys.planning.logprob_head import head_work
 from rlsys.planning.shape import ModelShape
@@ -31,12 +32,6 @@ COMPILED_LAYER_BYTES: Final = (12, 130)
 """The same for a layer under torch.compile, which fuses them."""
 TRAINING_FIXED_S: Final = 0.1
 """Fetching samples from Ray's object store, packing them, metrics."""
-ATTENTION_RATE: Final = 0.3
-"""Part of a card's peak that FlexAttention under the tree mask reaches, forward and backward
-together (benchmarks/results/attention_speed_H200.jsonl)."""
-ATTENTION_PRODUCTS: Final = (2, 5)
-"""Matrix products of FlexAttention's forward and backward kernels; the FLOPs of a forward pass
-count 2, and the backward pass computes the scores again (arXiv 2205.14135, Algorithm 4)."""
 UPDATE_BYTES: Final = 100
 """Bytes that clipping, AdamW and the copy to bfloat16 move per trained parameter and rank's share:
 one read and write of every state in each of these kernels."""
@@ -234,10 +229,7 @@ def training_stages(load: TrainingLoad, card: Card) -> tuple[Stage, ...]:
     forwards = 1 + load.checkpointed / shape.layers + load.extra_forwards
     slots = rows.slots
     linear_s = 2 * shape.linear_parameters * slots * (forwards + 2) / (MATMUL_RATE * peak)
-    per_product = shape.attention_flops(load.tree.visible_pairs) * load.trees / 2
-    forward, backward = ATTENTION_PRODUCTS
-    products = forward * forwards + backward
-    attention_s = per_product * products / (ATTENTION_RATE * peak)
+    attention_s = attention_seconds(load, forwards, peak)
     inner, hidden = COMPILED_LAYER_BYTES if load.compiled else LAYER_BYTES
     per_token = shape.layers * (inner * shape.intermediate + hidden * shape.hidden)
     moved = load.itemsize / 2 * per_token * slots

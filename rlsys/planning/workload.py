@@ -60,9 +60,19 @@ class EpisodeTree:
         return self.prompt + self.thought + (self.forced + self.answer if self.branches else 0)
 
     @property
+    def trunk(self) -> int:
+        """Tokens of prompt and thought, which come first in the packed tree."""
+        return self.prompt + self.thought
+
+    @property
+    def trunk_pairs(self) -> int:
+        """Pairs of query and key within the trunk."""
+        return _pairs(0, self.trunk)
+
+    @property
     def visible_pairs(self) -> int:
         """Pairs of query and key that the tree mask leaves visible: every token sees its path."""
-        pairs = _pairs(0, self.prompt + self.thought)
+        pairs = self.trunk_pairs
         for kept, count in self.branches:
             start = self.prompt + kept
             pairs += _pairs(start, self.forced)

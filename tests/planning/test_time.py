@@ -19,12 +19,11 @@ from rlsys.planning.time import (
     generation_stages,
     seconds_of,
     sync_stage,
-    training_flops,
     training_stages,
 )
 from rlsys.planning.workload import EpisodeTree, LearnerRows
 
-MEASURED = Path(__file__).parents[2] / "benchmarks/results/learner_speed_H200.jsonl"
+MEASURED = Path(__file__).parents[2] / "benchmarks/results/learner_trunk_H200.jsonl"
 H100, H200 = CARDS["h100"], CARDS["h200"]
 MEASURED_TREE = EpisodeTree(
     prompt=100,
@@ -76,20 +75,24 @@ def generation(tree: EpisodeTree, episodes: int) -> GenerationLoad:
 
 def test_the_learner_is_as_fast_as_measured() -> None:
     for row in map(json.loads, MEASURED.read_text().splitlines()):
+        short = row["job"] == "short"
+        # Trees of several lengths are not planned, nor kernels that the learner does not use.
+        if row["job"] == "uneven" or (row["trunk"] != "cudnn" and not short):
+            continue
         rows = LearnerRows(
-            row_tokens=row["row_tokens"], rows=8, passes=8, rows_per_pass=1, trees_per_row=1
+            row_tokens=row["row_tokens"],
+            rows=16 if short else 8,
+            passes=8,
+            rows_per_pass=2 if short else 1,
+            trees_per_row=4 if short else 1,
         )
-        load = training(
-            rows, checkpointed=asked_layers(row["checkpointing"], 28), compiled=row["compile"]
-        )
-        load = replace(load, entropy_trained=True)  # logits twice, as in the runs of that time
-        if row["job"] == "short":
-            rows = replace(rows, rows=16, rows_per_pass=2, trees_per_row=5)
-            load = replace(load, tree=SHORT_TREE, trees=64, rows=rows)
+        load = training(rows, checkpointed=asked_layers(row["checkpointing"], 28), compiled=True)
+        if short:
+            load = replace(load, tree=SHORT_TREE, trees=64)
+        # The logits are computed twice where the entropy is trained.
+        load = replace(load, entropy_trained=row["logits"] == "twice")
         planned = seconds_of(training_stages(load, H200))
         assert planned == pytest.approx(row["median_s"], rel=0.1), row
-        mfu = training_flops(load) / row["median_s"] / H200.flops
-        assert mfu == pytest.approx(row["mfu"], abs=0.001)
 
 
 def test_kept_slopes_save_one_product_and_its_logits() -> None:
