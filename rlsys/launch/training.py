@@ -294,7 +294,8 @@ class _Run:
 
     async def _extra_metrics(self, weights: WeightSync) -> dict[str, float]:
         """Metrics of the sync, of a run whose grading is audited, and of engines that died."""
-        metrics = {"time/paused": weights.paused_s}
+        metrics = {f"time/paused/{part}": seconds for part, seconds in weights.pause.items()}
+        metrics["time/paused"] = sum(weights.pause.values())
         if self.config.grading.audit_share:
             metrics |= await self.audit.metrics()
         if not self.supervisor.restarts:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -102,9 +102,9 @@ class WeightSync:
     collective gets a new group, and anything else the way that leads to their nodes."""
     _busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the weights of the learner change or travel."""
-    paused_s: float = 0.0
-    """Seconds in which no engine served in the last update."""
-    _paused_at: float = 0.0
+    pause: dict[str, float] = field(default_factory=dict)
+    """Seconds of the parts of the last update in which no engine served: `close` (until none
+    serves), `load`, `finish` (until the new weights are live) and `check` (the canary)."""
     _publishing: bool = False
     _version: int = 0
     _grouped: frozenset[int] = frozenset()
@@ -171,9 +171,8 @@ class WeightSync:
                 # Before the transfer, while the engines still serve.
                 expected = await self.source.sequence_logprobs(self.canary)
                 await self._transfer(version, sink)
-                gap = await sink.verify(self.canary, expected, self.tolerance)
-                self.paused_s = time.monotonic() - self._paused_at
-                return gap
+                with self._timed("check"):
+                    return await sink.verify(self.canary, expected, self.tolerance)
         except TimeoutError as error:
             if self.collective and sink.members != before:
                 raise LearnerDied(
@@ -198,30 +197,39 @@ class WeightSync:
             await self._broadcast(sink)
         else:
             await self._hand_over(sink)
-        await sink.finish_update(version)
+        with self._timed("finish"):
+            await sink.finish_update(version)
 
     async def _broadcast(self, sink: WeightSink) -> None:
         # Nothing can be sent ahead: a broadcast needs its receivers, and those an open reload.
-        self._paused_at = time.monotonic()
-        await sink.begin_update()
-        # Only now: whoever is missing has left by the call before, and a group with a dead member
-        # would wait for it for ever.
-        if not sink.members:
-            return
-        await self._regroup(sink.members)
+        with self._timed("close"):
+            await sink.begin_update()
+            # Only now: whoever is missing has left by the call before, and a group with a dead
+            # member would wait for it for ever.
+            if not sink.members:
+                return
+            await self._regroup(sink.members)
         # gather raises the first error at once; the other end may never return.
-        await asyncio.gather(self.source.send(), sink.receive(self.buckets, ()))
+        with self._timed("load"):
+            await asyncio.gather(self.source.send(), sink.receive(self.buckets, ()))
 
     async def _hand_over(self, sink: WeightSink) -> None:
         await self._regroup(sink.members)
         # All of it while the engines go on serving: a second copy of the weights costs less than
         # engines that wait.
         sent = await self.source.send()
-        self._paused_at = time.monotonic()
-        await sink.begin_update()
-        await sink.receive(self.buckets, sent)
+        with self._timed("close"):
+            await sink.begin_update()
+        with self._timed("load"):
+            await sink.receive(self.buckets, sent)
 
     async def _regroup(self, members: frozenset[int]) -> None:
         if self.regroup is not None and self._grouped != members:
             self._grouped = members
             await self.regroup(members)
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self.pause[part] = time.monotonic() - started
