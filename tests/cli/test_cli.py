@@ -358,6 +358,17 @@ def test_versions_are_compared_by_release(monkeypatch: pytest.MonkeyPatch) -> No
     )
 
 
+def test_the_doctor_finds_libraries_without_bytecode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlsys.doctor import Status, check_bytecode
+
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    finding = check_bytecode()
+    assert finding.status is Status.WARN
+    assert finding.remedy.startswith("python -m compileall -q ")
+
+
 def test_help_comes_before_anything_heavy() -> None:
     code = (
         "import sys\n"
