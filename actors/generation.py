@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 P = ParamSpec("P")
-
 DEATH_CHECK_S: Final = 0.5
 """How often a call that waits looks whether vLLM's process is still there."""
 
@@ -125,7 +124,8 @@ class GenerationActor:
         return list(await asyncio.gather(*(self._generate_one(r) for r in requests)))
 
     async def _generate_one(self, request: GenerationRequest) -> list[Completion]:
-        from vllm.sampling_params import RequestOutputKind, SamplingParams
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
 
         if self._refusing:
             raise EngineDied(f"engine {self._spec.index} was started again and has no weights yet")
