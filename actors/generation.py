@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 P = ParamSpec("P")
-
-INITIAL_VERSION = 0
 DEATH_CHECK_S: Final = 0.5
 """How often a call that waits looks whether vLLM's process is still there."""
 
@@ -48,7 +46,7 @@ class GenerationActor:
 
     def __init__(self, spec: EngineSpec) -> None:
         self._spec = spec
-        self._version = INITIAL_VERSION
+        self._version = 0
         self._serving = asyncio.Event()
         self._ids = itertools.count()
         self._counts, self._busy = EngineCounts(), BusyTime()
@@ -64,16 +62,17 @@ class GenerationActor:
         self._logprobs: LogprobFetcher | None = None
         """None if log-probs come with vLLM's own results."""
 
-    async def start(self, serve: bool) -> str:
-        """Load the engine and return vLLM's version.
+    async def start(self, serve: bool) -> dict[str, float]:
+        """Load the engine; return the seconds of `import`, `load` and `compile`.
 
         Args:
             serve: True to serve with the weights of the model folder, as version 0. False where
                 these are outdated: the actor serves after a weight update.
         """
-        from vllm import __version__
+        began = time.monotonic()
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        import_s = time.monotonic() - began
         use_socket_folder_of_ray()
         try:
             self._engine = AsyncLLM.from_engine_args(engine_args(self._spec))
@@ -87,9 +86,11 @@ class GenerationActor:
         # Of every tensor-parallel rank, and all of them can or none.
         if all(await self._rpc(self._engine, WeightReceiver.rlsys_keep_logprobs.__name__)):
             self._logprobs = LogprobFetcher(self._take_logprobs)
+        compile_s = cast(float, (await self._rpc(self._engine, "rlsys_compile_s"))[0])
         if serve:
             self._serve()
-        return str(__version__)
+        load_s = time.monotonic() - began - import_s - compile_s  # vLLM's own process imports, too
+        return {"import": import_s, "load": load_s, "compile": compile_s}
 
     def _serve(self) -> None:
         self._refusing = False

@@ -43,8 +43,8 @@ class EngineHandle:
         self._index = index
         self._name = name
 
-    async def start(self, serve: bool) -> str:
-        """Load the engine and return vLLM's version."""
+    async def start(self, serve: bool) -> dict[str, float]:
+        """Load the engine; return the seconds of `import`, `load` and `compile`."""
         return await self._answer(self.actor.start.remote(serve))
 
     async def node(self) -> str:

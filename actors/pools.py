@@ -180,10 +180,13 @@ class GenerationPool:
                     break
         del self._down[engine]
 
-    async def start(self) -> str:
-        """Load every engine with the weights of the model folder; return vLLM's version."""
-        versions = await asyncio.gather(*(engine.start(serve=True) for engine in self.engines))
-        return versions[0]
+    async def start(self) -> dict[str, float]:
+        """Load every engine with the weights of the model folder.
+
+        Returns the seconds of `import`, `load` and `compile` of the slowest engine.
+        """
+        seconds = await asyncio.gather(*(engine.start(serve=True) for engine in self.engines))
+        return max(seconds, key=lambda steps: sum(steps.values()))
 
     async def counts(self) -> EngineCounts:
         """Sums of the totals so far over the engines that take part in weight updates.

@@ -34,10 +34,10 @@ class ReflectionActor(GenerationActor):
         self._loading = asyncio.Lock()
         self._reload_after = 0.0
 
-    async def start(self, serve: bool = True) -> str:
-        """Load the engine unless it is there; return vLLM's version."""
+    async def start(self, serve: bool = True) -> dict[str, float]:
+        """Load the engine unless it is there; return the seconds of what was done."""
         async with self._loading:
-            return await super().start(serve) if self._engine is None else ""
+            return await super().start(serve) if self._engine is None else {}
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
         """Return the n completions of every request; raises EngineError without an engine."""
@@ -79,9 +79,12 @@ class ReflectionPool:
         self._load = [0] * len(self._engines)
         self._timeout_s = timeout_s
 
-    async def start(self) -> None:
-        """Load every engine."""
-        await asyncio.gather(*(engine.start.remote() for engine in self._engines))
+    async def start(self) -> dict[str, float]:
+        """Load every engine; return the seconds of the steps of the slowest one."""
+        seconds: list[dict[str, float]] = await asyncio.gather(
+            *(engine.start.remote() for engine in self._engines)
+        )
+        return max(seconds, key=lambda steps: sum(steps.values()))
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
         """Return the n completions of every request, in request order.

@@ -56,6 +56,10 @@ class WeightReceiver:
     def rlsys_answer(self) -> None:
         """Do nothing; the answer shows that the worker does not hang."""
 
+    def rlsys_compile_s(self) -> float:
+        """Return the seconds in which torch.compile compiled the model, 0 in eager mode."""
+        return float(self.vllm_config.compilation_config.compilation_time)
+
     def rlsys_keep_logprobs(self) -> bool:
         """Keep sampled tokens' log-probs on the card from now on; False if that cannot be done."""
         if not getattr(self, "use_v2_model_runner", False):

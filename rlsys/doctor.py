@@ -5,6 +5,7 @@ Every check is a function that returns a Finding. No check changes anything.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import socket
@@ -71,6 +72,7 @@ def examine(*, start_ray: bool) -> Iterator[Finding]:
     for package, (first, last) in TESTED.items():
         yield check_version(package, first, last)
     yield check_torchvision()
+    yield check_bytecode()
     yield check_memory()
     yield check_shared_memory()
     yield check_disk(Path.cwd(), "disk", least_gib=5)
@@ -119,6 +121,22 @@ def check_torchvision() -> Finding:
             "pip uninstall torchvision torchaudio torchcodec",
         )
     return Finding("torchvision", Status.OK, "no conflict")
+
+
+def check_bytecode() -> Finding:
+    """Check that the large libraries are compiled to bytecode.
+
+    Every process of a run imports some of them. If nobody compiled them at installation, and no
+    process can write the result, each one compiles them again: seconds of a core at every start.
+    """
+    found = {name: importlib.util.find_spec(name) for name in ("torch", "transformers", "vllm")}
+    files = [spec.origin for spec in found.values() if spec is not None and spec.origin is not None]
+    raw = [f for f in files if not os.path.exists(importlib.util.cache_from_source(f))]
+    if not raw:
+        return Finding("bytecode", Status.OK, "the large libraries are compiled")
+    folder = os.path.dirname(os.path.dirname(raw[0]))
+    seen = f"{raw[0]} is not compiled, so every process of a run may compile its imports again"
+    return Finding("bytecode", Status.WARN, seen, f"python -m compileall -q {folder}")
 
 
 def check_memory() -> Finding:

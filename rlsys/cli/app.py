@@ -6,6 +6,7 @@ Heavy libraries are imported inside the commands, so that help and input errors 
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -99,6 +100,7 @@ def train(
     retries: Retries = 0,
 ) -> None:
     """Train a reasoner, or continue the run in the run directory."""
+    began = time.monotonic()
     if retries and not dry_run:
         from rlsys.launch.attempts import Attempts, train_command
 
@@ -141,11 +143,16 @@ def train(
         if dry_run:
             _dry_run(config)
             return
-        _train(config, mirror, reference)
+        _train(config, mirror, reference, began)
 
 
-def _train(config: RunConfig, mirror: Mirror | None, reference: EvaluationRecord | None) -> None:
-    """Train under the lock of the run directory; `reference` is what evaluations compare with."""
+def _train(
+    config: RunConfig, mirror: Mirror | None, reference: EvaluationRecord | None, began: float
+) -> None:
+    """Train under the lock of the run directory.
+
+    `reference` is what evaluations compare with, `began` when the command began.
+    """
     from rlsys.config.loading import dump_config
     from rlsys.launch import training
     from rlsys.launch.preflight import batch_table
@@ -172,7 +179,7 @@ def _train(config: RunConfig, mirror: Mirror | None, reference: EvaluationRecord
         if mirror is not None:
             mirror.tell = reporter.message
             mirror.claim()
-        finished = training.train(config, reporter, checkpoints, resumed)
+        finished = training.train(config, reporter, checkpoints, resumed, began)
         if mirror is not None:
             mirror.finish()
         if not finished:
@@ -245,6 +252,7 @@ def sft(config_file: ConfigFile, overrides: Overrides = None) -> None:
 @app.command(name="eval", context_settings=SETTINGS_AS_OPTIONS)
 def evaluate_model(config_file: ConfigFile, overrides: Overrides = None) -> None:
     """Measure the anytime curve of model.path; the numbers are in run_dir/evaluation."""
+    began = time.monotonic()
     with sentences():
         from rlsys.config.loading import dump_config, load_config
         from rlsys.launch.machine import check_machine
@@ -264,7 +272,7 @@ def evaluate_model(config_file: ConfigFile, overrides: Overrides = None) -> None
         folder = config.run_dir / "evaluation"
         with RunReporter(folder, 0, terminal(), reference, config.reporting) as reporter:
             reporter.start(dump_config(config), f"evaluating {config.model.path}")
-            warning = training.evaluate(config, reporter)
+            warning = training.evaluate(config, reporter, began)
             reporter.final_table()
             if warning:
                 typer.echo(f"rlsys: warning: {warning}", err=True)

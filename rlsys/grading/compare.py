@@ -57,6 +57,15 @@ def grade(request: GradingRequest) -> Verdict:
         idle.put(process)
 
 
+def start_process() -> None:
+    """Start one of the grading processes of `grade`; does not wait for its slow imports."""
+    idle = _local_processes(os.getpid())
+    process = idle.get()
+    if process.pid is None:
+        process.start()
+    idle.put(process)
+
+
 @lru_cache(maxsize=1)
 def _local_processes(pid: int) -> LifoQueue[GradingProcess]:
     """Idle grading processes of the Python process `pid`: a fork must not share its parent's."""

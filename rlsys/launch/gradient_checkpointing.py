@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from rlsys.config import LearnerConfig, RunConfig, SftConfig
 from rlsys.errors import ModelError
-from rlsys.launch.node_checks import on_nodes
+from rlsys.launch.node_checks import on_nodes, own_node
 from rlsys.launch.placement import Placement, node_of, registered_nodes
 from rlsys.planning.cards import Card, local_cards
 from rlsys.planning.gradient_checkpointing import ON_CPU, reason
@@ -54,6 +55,8 @@ def _chosen(config: RunConfig, cards: list[Card]) -> tuple[bool | int, str]:
 async def _cards(placement: Placement) -> list[Card]:
     """Return the cards of every node with a rank; none if one of the nodes lists none."""
     wanted = {node_of(options) for options in placement.ranks}
+    if wanted == {own_node()}:  # a task there would first start a process
+        return await asyncio.to_thread(local_cards)
     nodes = [node for node in registered_nodes() if node.id in wanted]
     found = await on_nodes(nodes, local_cards, ())
     return [card for cards in found for card in cards] if all(found) else []

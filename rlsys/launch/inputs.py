@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rlsys.config import RunConfig
 from rlsys.environments.base import InputContext, Inputs
 from rlsys.environments.registry import environment_class
+from rlsys.errors import RlsysError
+from rlsys.grading.compare import self_test, start_process
 from rlsys.launch.preflight import check_batch, check_shares
 from rlsys.launch.teacher import check_teacher
 from rlsys.tokenization.model_folder import check_model
 from rlsys.tokenization.prompts import PromptRenderer
 from rlsys.tokenization.tokenizer import load_tokenizer
+
+
+def checked_inputs(config: RunConfig, tell: Callable[[str], None]) -> Inputs:
+    """Return what the run works with, and tell how much it is; errors are those of `check_inputs`.
+
+    Raises RlsysError if the grader grades known answers wrong.
+    """
+    start_process()  # for the self-test: it imports computer algebra while the inputs are read
+    inputs = check_inputs(config)
+    tell(inputs.summary)
+    wrong = self_test()
+    if wrong:
+        raise RlsysError(f"the grader fails its self-test: {'; '.join(wrong)}; see rlsys doctor")
+    return inputs
 
 
 def check_inputs(config: RunConfig) -> Inputs:

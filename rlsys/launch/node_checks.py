@@ -56,7 +56,7 @@ async def check_nodes(config: RunConfig | SftConfig, placement: Placement) -> No
             model of the Hugging Face hub.
         ResourceError: a node does not answer, or cannot import rlsys.
     """
-    own = ray.get_runtime_context().get_node_id()
+    own = own_node()
     others = [node for node in registered_nodes() if node.id in placement.nodes and node.id != own]
     needed = [needed_models(config, placement.nodes[node.id]) for node in others]
     calls = [
@@ -70,6 +70,11 @@ async def check_nodes(config: RunConfig | SftConfig, placement: Placement) -> No
                 raise ModelError(
                     difference(model, node.name, expected[model.key], found[model.key])
                 )
+
+
+def own_node() -> str:
+    """Return Ray's id of this process's node."""
+    return str(ray.get_runtime_context().get_node_id())
 
 
 def files_of(models: Sequence[NeededModel]) -> dict[str, dict[str, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -29,8 +29,10 @@ from rlsys.launch.placement import Placement, RayOptions, reserve_placement
 from rlsys.launch.resources import reflection_shares_policy_card
 from rlsys.launch.room import Bundle
 from rlsys.launch.runner import RayRunner
+from rlsys.launch.start import Start
 from rlsys.launch.teacher import with_folder
 from rlsys.tokenization.model_folder import resolve_model_path
+from rlsys.training.watchdog import Progress
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -88,15 +90,17 @@ def weights_folder(run_dir: Path) -> Path:
 
 @asynccontextmanager
 async def evaluation_processes(
-    config: RunConfig, inputs: Inputs, tell: Callable[[str], None]
+    config: RunConfig, inputs: Inputs, start: Start
 ) -> AsyncIterator[tuple[RayRunner, EngineHomes, dict[str, ActorHandle]]]:
     """Start what an evaluation needs: engines, environments and graders, but no learner."""
-    placement = await reserve_placement(config, tell)
-    await check_nodes(config, placement)
+    with start.part("placement", waits=False):
+        placement = await reserve_placement(config, start.tell)
     engines, homes = _engines(config, inputs, placement)
     try:
         runner, services = _runner(config, inputs, placement, engines)
-        await engines.start()
+        with start.part("node checks"):
+            await check_nodes(config, placement)
+        await _start(config, start, engines)
         yield runner, homes, services
     finally:
         await close_within_limit(engines.close())
@@ -106,27 +110,34 @@ async def evaluation_processes(
 async def training_processes(
     config: RunConfig,
     inputs: Inputs,
-    moved: Callable[[], None] = lambda: None,
-    tell: Callable[[str], None] = lambda line: None,
+    start: Start | None = None,
 ) -> AsyncIterator[Processes]:
     """Start all processes at the same time (imports take long); end them whatever happens.
 
-    `moved` is called whenever a group is finished, and `tell` takes a line about what is awaited.
+    `start` measures the parts, and its progress hears of every group that is finished.
     """
-    placement = await reserve_placement(config, tell, moved)
-    await check_nodes(config, placement)
-    settings = await with_checkpointed_layers(config, placement, tell)
+    start = start or Start(Progress(), lambda line: None)
+    moved = start.progress.moved
+    with start.part("placement", waits=False):
+        placement = await reserve_placement(config, start.tell, moved)
+    # Before the nodes are checked: these actors import their modules meanwhile.
     engines, homes = _engines(config, inputs, placement)
     reflection = _reflection_pool(config, inputs, placement.reflection)
     folder = weights_folder(config.run_dir)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     learner: LearnerGroup | None = None
+    starting: asyncio.Future[None] | None = None
     runner, services = _runner(config, inputs, placement, engines, reflection, moved)
-    starting = asyncio.ensure_future(_start(config, engines, reflection))
     try:
-        learner = await LearnerGroup.start(_learner_spec(config, settings), placement.ranks)
-        await starting
+        with start.part("node checks"):
+            _, settings = await asyncio.gather(
+                check_nodes(config, placement),
+                with_checkpointed_layers(config, placement, start.tell),
+            )
+        starting = asyncio.ensure_future(_start(config, start, engines, reflection))
+        ranks = _start_learner(_learner_spec(config, settings), start, placement.ranks)
+        learner = (await asyncio.gather(ranks, starting))[0]
         yield Processes(
             learner=learner,
             engines=engines,
@@ -139,7 +150,8 @@ async def training_processes(
         )
     finally:
         runner.close()
-        if starting.done():  # an actor that still loads takes no call; Ray kills it
+        # An actor that still loads takes no call; Ray kills it.
+        if starting is not None and starting.done() and not starting.cancelled():
             await close_within_limit(engines.close())
             if reflection is not None:
                 await close_within_limit(reflection.close())
@@ -167,16 +179,32 @@ def _reflection_pool(
 
 
 async def _start(
-    config: RunConfig, engines: GenerationPool, reflection: ReflectionPool | None
+    config: RunConfig,
+    start: Start,
+    engines: GenerationPool,
+    reflection: ReflectionPool | None = None,
 ) -> None:
     """Load all engines at once; those that share a card measure its memory one after the other."""
+
+    async def load(name: str, pool: GenerationPool | ReflectionPool) -> None:
+        with start.part(name) as steps:
+            steps.update(await pool.start())
+
+    policy = load("engines", engines)
     if reflection is None:
-        await engines.start()
+        await policy
     elif reflection_shares_policy_card(config):
-        await engines.start()
-        await reflection.start()
+        await policy
+        await load("reflection engines", reflection)
     else:
-        await asyncio.gather(engines.start(), reflection.start())
+        await asyncio.gather(policy, load("reflection engines", reflection))
+
+
+async def _start_learner(
+    spec: LearnerSpec, start: Start, options: Sequence[RayOptions]
+) -> LearnerGroup:
+    with start.part("learner"):
+        return await LearnerGroup.start(spec, options)
 
 
 def _runner(

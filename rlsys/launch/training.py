@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from rlsys.config import RunConfig
 from rlsys.data.problems import TaskStream
 from rlsys.environments.base import Inputs
-from rlsys.errors import LearnerDied, RlsysError
-from rlsys.grading.compare import self_test
+from rlsys.errors import LearnerDied
 from rlsys.launch.audit import GradingAudit
 from rlsys.launch.gauges import GaugedReporter
-from rlsys.launch.inputs import check_inputs
+from rlsys.launch.inputs import checked_inputs
 from rlsys.launch.investigation import investigate
 from rlsys.launch.leaving import Followed
 from rlsys.launch.placement import reserve_elsewhere
@@ -30,6 +29,7 @@ from rlsys.launch.processes import (
 from rlsys.launch.resuming import check_layout
 from rlsys.launch.runner import stored_groups
 from rlsys.launch.session import cause, ray_session, run
+from rlsys.launch.start import Start
 from rlsys.launch.supervision import EngineSupervisor
 from rlsys.launch.trace import Tracer
 from rlsys.launch.weights import connect
@@ -50,25 +50,37 @@ if TYPE_CHECKING:
 
 
 def train(
-    config: RunConfig, reporter: Reporter, checkpoints: CheckpointStore, resumed: Checkpoint | None
+    config: RunConfig,
+    reporter: Reporter,
+    checkpoints: CheckpointStore,
+    resumed: Checkpoint | None,
+    began: float | None = None,
 ) -> bool:
     """Train to config.steps, going on from `resumed`, a checkpoint of the run directory.
+
+    `began` is when the command began, as time.monotonic(); None means now.
 
     Returns:
         False if SIGTERM or Ctrl-C ended the run early; what was finished is in its checkpoint.
     """
-    inputs = _checked(config, reporter)
-    check_shared_memory(config)
+    start = Start(Progress(), reporter.message, began)
+    with start.part("inputs"):
+        inputs = checked_inputs(config, reporter.message)
+        check_shared_memory(config)
     if resumed is not None:
         check_layout(config, resumed, reporter.message)
-    with ray_session(config):
+    with ExitStack() as session:
+        with start.part("Ray"):
+            session.enter_context(ray_session(config))
         shown = GaugedReporter(reporter, config.name)
         stop = StopSignal()
-        return run(_train(config, inputs, shown, checkpoints, resumed, stop), stop.set)
+        return run(_train(config, inputs, shown, checkpoints, resumed, stop, start), stop.set)
 
 
-def evaluate(config: RunConfig, reporter: Reporter) -> str | None:
+def evaluate(config: RunConfig, reporter: Reporter, began: float | None = None) -> str | None:
     """Report the anytime curve of config.model on the held-out problems.
+
+    `began` is when the command began, as time.monotonic(); None means now.
 
     Returns:
         A warning if some episodes were lost, else None.
@@ -76,20 +88,14 @@ def evaluate(config: RunConfig, reporter: Reporter) -> str | None:
     Raises:
         EpisodeLost: all were, which is reported as well.
     """
-    inputs = _checked(config, reporter)
-    with ray_session(config):
-        reports = run(_evaluate(config, inputs, reporter))
+    start = Start(Progress(), reporter.message, began)
+    with start.part("inputs"):
+        inputs = checked_inputs(config, reporter.message)
+    with ExitStack() as session:
+        with start.part("Ray"):
+            session.enter_context(ray_session(config))
+        reports = run(_evaluate(config, inputs, reporter, start))
     return loss_warning(reports)
-
-
-def _checked(config: RunConfig, reporter: Reporter) -> Inputs:
-    """What the run works with; refuses to start on a grader that grades known answers wrong."""
-    inputs = check_inputs(config)
-    reporter.message(inputs.summary)
-    wrong = self_test()
-    if wrong:
-        raise RlsysError(f"the grader fails its self-test: {'; '.join(wrong)}; see rlsys doctor")
-    return inputs
 
 
 async def _train(
@@ -99,9 +105,11 @@ async def _train(
     checkpoints: CheckpointStore,
     resumed: Checkpoint | None,
     stop: StopSignal,
+    start: Start,
 ) -> bool:
     """Start everything and train, under the watchdog."""
-    progress = Progress()
+    progress = start.progress
+    progress.moved()
     actors: dict[str, ActorHandle] = {}
     async with asyncio.TaskGroup() as tasks:
         watchdog = tasks.create_task(
@@ -112,11 +120,9 @@ async def _train(
             )
         )
         async with AsyncExitStack() as stack:
-            starting = stack.enter_async_context(
-                training_processes(config, inputs, progress.moved, reporter.message)
-            )
-            with progress.waiting_for("the processes to start"):
-                processes = await unless_stopped(stop, starting)
+            await stack.enter_async_context(start.telling())
+            starting = stack.enter_async_context(training_processes(config, inputs, start))
+            processes = await unless_stopped(stop, starting)
             if processes is None:
                 reporter.message(
                     "stopped while the processes started; the same command starts again"
@@ -129,7 +135,7 @@ async def _train(
                     processes=processes,
                     reporter=reporter,
                     stop=stop,
-                    progress=progress,
+                    start=start,
                     checkpoints=checkpoints,
                     actors=actors,
                 )
@@ -149,7 +155,7 @@ class _Run:
     processes: Processes
     reporter: Reporter
     stop: StopSignal
-    progress: Progress
+    start: Start
     checkpoints: CheckpointStore
     actors: dict[str, ActorHandle]
     """Filled with every actor of the run by name, for the watchdog."""
@@ -157,9 +163,11 @@ class _Run:
     followed: Followed = field(init=False)
     audit: GradingAudit = field(init=False)
     tracer: Tracer = field(init=False)
+    progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
         processes = self.processes
+        self.progress = self.start.progress
         self.followed = Followed(
             processes.homes,
             services=processes.services,
@@ -228,17 +236,20 @@ class _Run:
         start, first_group, finished = 0, 0, {}
         if resumed is not None:
             start, first_group = resumed.step, resumed.next_group(config.batch.problems)
-            with self.progress.waiting_for("the learner to load its checkpoint"):
+            loading = self.progress.waiting_for("the learner to load its checkpoint")
+            with self.start.part("checkpoint", waits=False), loading:
                 await self.processes.learner.load(resumed.learner)
             finished = stored_groups(resumed.groups())
             reporter.message(f"resuming after step {start} of {config.steps}")
-        parts, weights = await self._parts()
-        with self.progress.waiting_for("the first weight sync"):
+        with self.start.part("first weight sync"):
+            parts, weights = await self._parts()
             await weights.publish(start)  # a broken sync fails here, not after the first step
+        self.start.up()
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(self.supervisor.watch(weights))
             if start == 0:
                 await self._evaluate(parts, 0)
+            self.start.ready()
             # What is there now stays to the end, so the garbage collector need not walk over it.
             gc.freeze()
             problems = TaskStream(inputs.train, seed=config.seed, shuffle=config.data.shuffle)
@@ -307,11 +318,15 @@ class _Run:
         }
 
 
-async def _evaluate(config: RunConfig, inputs: Inputs, reporter: Reporter) -> list[GroupReport]:
+async def _evaluate(
+    config: RunConfig, inputs: Inputs, reporter: Reporter, start: Start
+) -> list[GroupReport]:
     async with (
-        evaluation_processes(config, inputs, reporter.message) as (runner, homes, services),
+        start.telling(),
+        evaluation_processes(config, inputs, start) as (runner, homes, services),
         asyncio.TaskGroup() as tasks,
     ):
+        start.up()
         followed = Followed(homes, services=services, tell=reporter.message)
         supervisor = EngineSupervisor(
             runner.engines, config.generation, homes=homes, tell=reporter.message
@@ -320,7 +335,8 @@ async def _evaluate(config: RunConfig, inputs: Inputs, reporter: Reporter) -> li
             tasks.create_task(followed.watch()),
             tasks.create_task(supervisor.watch(None)),
         ]
-        reports = await evaluate_policy(runner, inputs.evaluation, reporter, 0)
+        with start.progress.waiting_for("the evaluation"):
+            reports = await evaluate_policy(runner, inputs.evaluation, reporter, 0)
         for task in watching:
             task.cancel()
     return reports

@@ -54,6 +54,11 @@ class Progress:
         return time.monotonic() - self._moved_at
 
     @property
+    def waiting(self) -> bool:
+        """True if the run waits for something that has a name."""
+        return bool(self._waits)
+
+    @property
     def waits(self) -> str:
         """What the run waits for, the innermost wait last."""
         return ", ".join(self._waits) or "nothing that has a name"

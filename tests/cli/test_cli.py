@@ -243,7 +243,7 @@ def test_evaluation_leaves_a_runs_metrics_alone(
     run.mkdir()
     (run / "metrics.jsonl").write_text('{"step": 1}\n')
     numbers = {"score/16": 0.25, "score/64": 0.75, "thought/length": 9.0}
-    monkeypatch.setattr(training, "evaluate", lambda _, r: r.evaluation(0, numbers))
+    monkeypatch.setattr(training, "evaluate", lambda _, r, __: r.evaluation(0, numbers))
     result = run_cli.invoke(app, ["eval", str(config)])
     assert result.exit_code == 0, result.output
     assert (run / "metrics.jsonl").read_text() == '{"step": 1}\n'
@@ -282,7 +282,7 @@ def test_an_evaluation_tells_of_lost_episodes(
         async def engine_metrics(self) -> dict[str, float]:
             return {"prefix_cache/share": 0.5}
 
-    def evaluate_without_ray(_: object, reporter: RunReporter) -> str | None:
+    def evaluate_without_ray(_: object, reporter: RunReporter, __: float) -> str | None:
         problems = evaluation_episodes(48)
         return loss_warning(asyncio.run(evaluate_policy(Runner(), problems, reporter, 0)))
 
@@ -356,6 +356,17 @@ def test_versions_are_compared_by_release(monkeypatch: pytest.MonkeyPatch) -> No
     assert doctor.check_version("vllm", "0.24", "0.32").remedy == (
         "pip install 'rlsys[cpu]' or 'rlsys[gpu]'"
     )
+
+
+def test_the_doctor_finds_libraries_without_bytecode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlsys.doctor import Status, check_bytecode
+
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    finding = check_bytecode()
+    assert finding.status is Status.WARN
+    assert finding.remedy.startswith("python -m compileall -q ")
 
 
 def test_help_comes_before_anything_heavy() -> None:

@@ -11,6 +11,7 @@ import pytest
 from rlsys.config import RunConfig
 from rlsys.errors import EngineError, LearnerDied
 from rlsys.launch import training
+from rlsys.launch.start import Start
 from rlsys.launch.training import _Run
 from rlsys.training.loop import StopSignal
 from rlsys.training.watchdog import Progress
@@ -71,7 +72,7 @@ def play(world: World, monkeypatch: pytest.MonkeyPatch, *, stopped: bool = False
             processes=place,
             reporter=place,
             stop=stop,
-            progress=Progress(),
+            start=Start(Progress(), print),
             checkpoints=place,
             actors={},
         )

@@ -34,7 +34,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps that runs would go on from."""
     found: list[int] = []
 
-    def train(_: object, reporter: Any, __: object, resumed: Checkpoint) -> bool:
+    def train(_: object, reporter: Any, __: object, resumed: Checkpoint, began: float) -> bool:
         found.append(resumed.step)
         return True
 

@@ -85,6 +85,7 @@ def test_every_file_is_named_and_the_run_goes_on(
             reporter: Any,
             checkpoints: CheckpointStore,
             resumed: Any,
+            began: float,
             file: str = file,
             write: Callable[..., object] = write,
         ) -> bool:
@@ -112,6 +113,7 @@ def test_every_file_is_named_and_the_run_goes_on(
             reporter: Any,
             checkpoints: CheckpointStore,
             resumed: Any,
+            began: float,
             write: Callable[..., object] = write,
         ) -> bool:
             write(reporter, checkpoints)
@@ -144,6 +146,7 @@ def test_a_disk_that_becomes_read_only_is_one_sentence(
             reporter: Any,
             checkpoints: CheckpointStore,
             resumed: Any,
+            began: float,
             file: str = file,
             write: Callable[..., object] = write,
         ) -> bool:

@@ -45,7 +45,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Checkpoint | None]:
     """What training would go on from, for every run that would start Ray."""
     found: list[Checkpoint | None] = []
 
-    def train(_: object, reporter: Any, __: object, resumed: Checkpoint | None) -> bool:
+    def train(
+        _: object, reporter: Any, __: object, resumed: Checkpoint | None, began: float
+    ) -> bool:
         found.append(resumed)
         reporter.step(1, {"loss": 1.0})
         return True
