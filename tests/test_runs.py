@@ -110,6 +110,7 @@ def test_a_run_that_is_stopped_and_killed_goes_on_to_its_end(
     assert finished.wait() == 0, finished.output
     assert f"step-{newest}.damaged: learner/ranks/" in finished.output
     assert f"resuming after step {good} of 8" in finished.output
+    assert re.search(r"^started in \d+ s: .*engines \d+ s \(import ", finished.output, re.MULTILINE)
     assert finished.all_gone(60), finished.processes()
     assert not weights_folder(finished.run_dir).exists()
     assert [row["step"] for row in finished.steps()] == [1, 2, 3, 4, 5, 6, 7, 8]
