@@ -1,12 +1,19 @@
-"""What an engine's actor reports about itself."""
+"""What an engine's actor knows and reports about its engine."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from rlsys.errors import EngineDied
+
+T = TypeVar("T")
+DEATH_CHECK_S: Final = 0.5
+"""How often a call that waits looks whether vLLM's process is still there."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,3 +73,20 @@ def ignore_result(check: asyncio.Task[None]) -> None:
     """Take the result of a check, so that asyncio does not report an error that nobody read."""
     if not check.cancelled():
         check.exception()
+
+
+async def unless_dead(
+    call: Awaitable[T], dead: Callable[[], bool], death: Callable[[], EngineDied]
+) -> T:
+    """Return the result of `call`, or raise `death` soon after vLLM's process died.
+
+    vLLM itself never answers a call that was under way then.
+    """
+    answer = asyncio.ensure_future(call)
+    try:
+        while not (await asyncio.wait({answer}, timeout=DEATH_CHECK_S))[0]:
+            if dead():
+                raise death()
+        return answer.result()
+    finally:
+        answer.cancel()

@@ -15,14 +15,20 @@ import asyncio
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, cast
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from actors.engine_state import BusyTime, EngineCounts, Heartbeat, ignore_result
+from actors.engine_state import (
+    BusyTime,
+    EngineCounts,
+    Heartbeat,
+    ignore_result,
+    unless_dead,
+)
 from actors.sampled_logprobs import LogprobFetcher, Span, candidates, sampled_logprobs
 from actors.stored_bucket import bucket_file
 from actors.vllm_settings import EngineSpec, engine_args, use_socket_folder_of_ray
@@ -37,8 +43,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 P = ParamSpec("P")
-DEATH_CHECK_S: Final = 0.5
-"""How often a call that waits looks whether vLLM's process is still there."""
+T = TypeVar("T")
 
 
 class GenerationActor:
@@ -214,7 +219,7 @@ class GenerationActor:
         with self._timed() as engine:
             # `keep` freezes requests where they are. To abort them would cost the tokens they have,
             # and to wait for them would let the longest one hold up every engine.
-            await engine.pause_generation(mode="keep", clear_cache=True)
+            await self._answer(engine, engine.pause_generation(mode="keep", clear_cache=True))
         await self._call_workers(WeightReceiver.rlsys_begin)
 
     async def receive_files(self, paths: Sequence[str]) -> None:
@@ -246,7 +251,7 @@ class GenerationActor:
         await self._call_workers(WeightReceiver.rlsys_finish)
         with self._timed() as engine:
             # Already here, because `verify` runs its sequences on this engine.
-            await engine.resume_generation()
+            await self._answer(engine, engine.resume_generation())
         self._version = version
         self._updating = False
 
@@ -309,18 +314,12 @@ class GenerationActor:
     async def _rpc(
         self, engine: AsyncLLM, method: str, *args: object, **kwargs: object
     ) -> list[object]:
-        """Call a method in every worker; raises EngineDied soon after vLLM's process died.
+        """Call a method in every worker."""
+        call = engine.collective_rpc(method, args=args, kwargs=kwargs)
+        return list(await self._answer(engine, call))
 
-        vLLM itself never answers a call that was under way then.
-        """
-        call = asyncio.ensure_future(engine.collective_rpc(method, args=args, kwargs=kwargs))
-        try:
-            while not (await asyncio.wait({call}, timeout=DEATH_CHECK_S))[0]:
-                if engine.errored:
-                    raise self._death()
-            return list(call.result())
-        finally:
-            call.cancel()
+    async def _answer(self, engine: AsyncLLM, call: Awaitable[T]) -> T:
+        return await unless_dead(call, lambda: engine.errored, self._death)
 
     @contextmanager
     def _timed(self) -> Iterator[AsyncLLM]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
@@ -53,16 +53,19 @@ class FakeEngine:
         )
 
     async def pause_generation(self, *, mode: str, clear_cache: bool) -> None:
-        self.calls.append(f"pause {mode} {clear_cache}")
+        await self._call(f"pause {mode} {clear_cache}")
 
     async def resume_generation(self) -> None:
-        self.calls.append("resume")
+        await self._call("resume")
 
     async def collective_rpc(self, method: str, **_: object) -> list[None]:
-        self.calls.append(method)
+        await self._call(method)
+        return [None]
+
+    async def _call(self, name: str) -> None:
+        self.calls.append(name)
         if self.hangs:
             await asyncio.Event().wait()
-        return [None]
 
 
 @pytest.fixture
@@ -198,6 +201,30 @@ def test_an_update_inside_an_update_needs_a_new_engine(actor: GenerationActor) -
         await actor.begin_update()
         with pytest.raises(EngineDied, match="in the middle of another update"):
             await actor.begin_update()
+
+    run(scenario())
+
+
+def test_no_call_of_an_update_waits_for_an_engine_that_died(actor: GenerationActor) -> None:
+    async def dies_in(call: Awaitable[None]) -> None:
+        engine = engine_of(actor)
+        engine.hangs = True
+        waiting = asyncio.ensure_future(call)
+        await asyncio.sleep(0.01)
+        engine.errored = True
+        with pytest.raises(EngineDied, match="engine 3 died"):
+            await asyncio.wait_for(waiting, 10)
+        engine.hangs = engine.errored = False
+
+    async def scenario() -> None:
+        await dies_in(actor.begin_update())
+        assert engine_of(actor).calls[-1] == "pause keep True"
+        # vLLM answers the first call of the end, and dies in the second one.
+        actor._call_workers = nothing  # type: ignore[method-assign]
+        await dies_in(actor.finish_update(1))
+        assert engine_of(actor).calls[-1] == "resume"
+
+    async def nothing(*_: object, **__: object) -> None: ...
 
     run(scenario())
 
