@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -67,6 +67,11 @@ class BusyTime:
     def seconds(self) -> float:
         """Seconds so far."""
         return self._ended_s + (time.monotonic() - self._began if self._running else 0.0)
+
+
+def slowest(seconds: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the seconds of the steps of the engine that took longest in all."""
+    return max(seconds, key=lambda steps: sum(steps.values()))
 
 
 def ignore_result(check: asyncio.Task[None]) -> None:

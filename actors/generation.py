@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+COMPILE_S = WeightReceiver.rlsys_compile_s.__name__
 
 
 class GenerationActor:
@@ -91,7 +92,7 @@ class GenerationActor:
         # Of every tensor-parallel rank, and all of them can or none.
         if all(await self._rpc(self._engine, WeightReceiver.rlsys_keep_logprobs.__name__)):
             self._logprobs = LogprobFetcher(self._take_logprobs)
-        compile_s = cast(float, (await self._rpc(self._engine, "rlsys_compile_s"))[0])
+        compile_s = cast(float, (await self._rpc(self._engine, COMPILE_S))[0])
         if serve:
             self._serve()
         load_s = time.monotonic() - began - import_s - compile_s  # vLLM's own process imports, too

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from actors.engine_state import EngineCounts
+from actors.engine_state import EngineCounts, slowest
 from actors.handles import EngineHandle
 from actors.sink import EngineSink
 from rlsys.config import Policy
@@ -186,7 +186,7 @@ class GenerationPool:
         Returns the seconds of `import`, `load` and `compile` of the slowest engine.
         """
         seconds = await asyncio.gather(*(engine.start(serve=True) for engine in self.engines))
-        return max(seconds, key=lambda steps: sum(steps.values()))
+        return slowest(seconds)
 
     async def counts(self) -> EngineCounts:
         """Sums of the totals so far over the engines that take part in weight updates.

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, WorkerCrashedError
 
+from actors.engine_state import slowest
 from actors.generation import GenerationActor
 from actors.vllm_settings import EngineSpec
 from rlsys.errors import EngineError
@@ -84,7 +85,7 @@ class ReflectionPool:
         seconds: list[dict[str, float]] = await asyncio.gather(
             *(engine.start.remote() for engine in self._engines)
         )
-        return max(seconds, key=lambda steps: sum(steps.values()))
+        return slowest(seconds)
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[list[Completion]]:
         """Return the n completions of every request, in request order.

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from speed_tables import checkpointing, json_lines
+from speed_tables import checkpointing, json_lines, step_cells
 from table_runs import markdown
 
 TRUNKS: Final = {"flex": "FlexAttention", "cudnn": "cuDNN", "flash": "FlashAttention of torch"}
@@ -37,10 +37,7 @@ def trunks(path: Path) -> str:
                 row["gradients"],
                 checkpointing(row["checkpointing"]),
                 f"{row['padding_share']:.1%}",
-                f"{row['median_s']:.2f}",
-                f"{row['tokens_per_s']:,}",
-                f"{row['mfu']:.3f}",
-                f"{row['peak_gib']:.1f} GiB",
+                *step_cells(row),
                 f"{row['first_s']:.0f} s",
             ]
             for row in json_lines(path)

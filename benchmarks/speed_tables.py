@@ -25,14 +25,21 @@ def row_lengths(path: Path) -> str:
                 f"{row['row_tokens']:,}" + " (doubling)" * (row["job"] == "wide"),
                 checkpointing(row["checkpointing"]),
                 f"{row['padding_share']:.1%}",
-                f"{row['median_s']:.2f}",
-                f"{row['tokens_per_s']:,}",
-                f"{row['mfu']:.3f}",
-                f"{row['peak_gib']:.1f} GiB",
+                *step_cells(row),
             ]
             for row in rows
         ),
     )
+
+
+def step_cells(row: Mapping[str, Any]) -> list[str]:
+    """Return seconds, tokens per second, MFU and memory of a measured step of the learner."""
+    return [
+        f"{row['median_s']:.2f}",
+        f"{row['tokens_per_s']:,}",
+        f"{row['mfu']:.3f}",
+        f"{row['peak_gib']:.1f} GiB",
+    ]
 
 
 def checkpointing(setting: bool | int) -> str:
@@ -52,10 +59,7 @@ def compiled_layers(path: Path) -> str:
                 "compiled" if row["compile"] else "eager (head compiled)",
                 checkpointing(row["checkpointing"]),
                 f"{row['logits_chunk']:,}",
-                f"{row['median_s']:.2f}",
-                f"{row['tokens_per_s']:,}",
-                f"{row['mfu']:.3f}",
-                f"{row['peak_gib']:.1f} GiB",
+                *step_cells(row),
                 f"{row['first_s']:.0f} s",
             ]
             for row in json_lines(path)

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.attention.flex_attention import flex_attention
 
+from learner.plan import coarse_step
+
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -50,7 +52,7 @@ def dense_trunk(trunk: int, tokens: int) -> int:
     Example: dense_trunk(8108, 10_240) is 7680
     """
     longest = min(trunk, tokens - BLOCK)
-    step = max(BLOCK, (1 << longest.bit_length()) >> 4)
+    step = coarse_step(longest)
     dense = longest // step * step
     return dense if 2 * dense >= tokens else 0
 

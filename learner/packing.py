@@ -121,7 +121,7 @@ def flatten(sample: Sample) -> PackedTree:
         tree.token_ids[at] = segment.token_ids
         tree.positions[at] = np.arange(depths[s], depths[s] + length)
         tree.parents[at] = np.arange(starts[s] - 1, starts[s] + length - 1)
-        tree.parents[starts[s] : starts[s] + min(length, 1)] = firsts[s]  # none may be there
+        tree.parents[at][:1] = firsts[s]  # a slice, because a segment may have no tokens
         tree.exits[at] = exits[s]
         if segment.logprobs is not None:
             tree.logprobs[at] = segment.logprobs

@@ -63,7 +63,8 @@ def make_plan(
     Raises:
         TrainingError: no sample has a trained token.
     """
-    # One row length for the whole training step: on a GPU every length is compiled once.
+    # One length for all rows of the training step; a micro-batch may leave out what none of its
+    # rows fills (learner.batch).
     longest = max((tokens for group in sizes for tokens, _ in group), default=0)
     row_tokens = row_width(longest, row_tokens)
     # Without a trained token there is no gradient, and `token_mean` would divide by 0.
@@ -98,8 +99,16 @@ def row_width(longest: int, row_tokens: int) -> int:
     """
     if longest <= row_tokens:
         return row_tokens
-    step = max(BLOCK_TOKENS, (1 << longest.bit_length()) >> 4)
+    step = coarse_step(longest)
     return -(-longest // step) * step
+
+
+def coarse_step(tokens: int) -> int:
+    """Return an eighth of the power of two below `tokens`, at least a block.
+
+    Example: coarse_step(10_020) is 1024
+    """
+    return max(BLOCK_TOKENS, (1 << tokens.bit_length()) >> 4)
 
 
 def _split(

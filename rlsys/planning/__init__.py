@@ -4,6 +4,7 @@ shape                   parameters, FLOPs and cache bytes of a model, from its c
 cards                   memory and speed of GPUs
 workload                tokens of an episode and of a training step, rows of the learner
 activations             bytes per token that a layer keeps for its backward pass
+attention               seconds of attention, by its two kernels
 logprob_head            bytes, FLOPs and traffic of the learner's log-prob head
 memory                  bytes on a card, part by part
 layout                  which process runs on which card
