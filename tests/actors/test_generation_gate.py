@@ -33,6 +33,7 @@ class FakeEngine:
         self.calls: list[str] = []
         self.errored = False
         self.hangs = False
+        self.engine_core = SimpleNamespace(pause_scheduler_async=self._pause)
 
     async def generate(
         self, prompt: dict[str, Any], params: SimpleNamespace, request_id: str
@@ -52,7 +53,7 @@ class FakeEngine:
             prompt_logprobs=[None, *({i: SimpleNamespace(logprob=OURS)} for i in ids[1:])],
         )
 
-    async def pause_generation(self, *, mode: str, clear_cache: bool) -> None:
+    async def _pause(self, *, mode: str, clear_cache: bool) -> None:
         await self._call(f"pause {mode} {clear_cache}")
 
     async def resume_generation(self) -> None:

@@ -1,0 +1,87 @@
+"""A real vLLM engine on a GPU takes new weights by writing over the old ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+from actors.generation import GenerationActor
+from actors.vllm_settings import EngineSpec, engine_environment
+from rlsys.assets import shipped_path
+from rlsys.errors import SyncError
+from rlsys.types import Floats
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.slow,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+SEQUENCE = np.random.default_rng(0).integers(4, 104, 40).astype(np.int32)
+TOLERANCE = 0.05
+"""Mean gap in nats between the engine and transformers, both in bfloat16."""
+
+
+def new_weights(path: Path) -> Floats:
+    """Write other weights of the tiny model to `path`; return log-probs of SEQUENCE under them."""
+    from safetensors.torch import save_model
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(shipped_path("tiny"), dtype=torch.bfloat16)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.3 * weight.std() * torch.randn_like(weight)
+        ids = torch.from_numpy(SEQUENCE).long()
+        logprobs = model(ids[None]).logits[0, :-1].float().log_softmax(-1)
+    save_model(model, str(path))
+    return np.asarray(logprobs.gather(1, ids[1:, None])[:, 0])
+
+
+async def update(spec: EngineSpec, path: Path, expected: Floats) -> None:
+    actor = GenerationActor(spec)
+    await actor.start(serve=True)
+    with pytest.raises(SyncError, match="canary"):
+        await actor.verify([SEQUENCE], [expected], TOLERANCE)  # the old weights
+    await actor.begin_update()
+    with actor._timed() as engine:
+        assert await engine.collective_rpc("rlsys_begin") == [True]
+    await actor.receive_files([str(path)])
+    await actor.finish_update(1)
+    assert await actor.verify([SEQUENCE], [expected], TOLERANCE) < TOLERANCE
+    await actor.close()
+
+
+def run_update(spec: EngineSpec, path: Path, expected: Floats) -> None:
+    with mock.patch.dict(os.environ, engine_environment(on_gpu=True, threads=1)):
+        asyncio.run(update(spec, path, expected))
+
+
+@pytest.mark.parametrize("enforce_eager", [True, False], ids=["eager", "cuda-graphs"])
+def test_new_weights_are_written_over_the_old_ones(tmp_path: Path, enforce_eager: bool) -> None:
+    path = tmp_path / "weights.safetensors"
+    expected = new_weights(path)
+    spec = EngineSpec(
+        index=0,
+        model=str(shipped_path("tiny")),
+        dtype="bfloat16",
+        max_length=128,
+        max_sequences=4,
+        tensor_parallel=1,
+        on_gpu=True,
+        gpu_memory_utilization=0.2,
+        kv_cache_bytes=1 << 30,
+        enforce_eager=enforce_eager,
+        seed=0,
+    )
+    # In a process of its own: others may have used CUDA here, which the engine's fork would not
+    # survive.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:
+        processes.submit(run_update, spec, path, expected).result()
