@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from commands import Command, started_processes, wait_until
-from tiny_run import CONFIG
+from tiny_run import CONFIG, ON_GPUS
 
 CARDS = torch.cuda.device_count()
 pytestmark = [
@@ -46,12 +46,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     def start_one(share: float, *overrides: str, program: tuple[str, ...] = ()) -> Command:
         settings = (
-            "model.dtype=bfloat16",
+            *ON_GPUS,
             f"learner.gpus_per_rank={share}",
             f"generation.gpus_per_engine={share}",
-            "generation.gpu_memory_utilization=0.1",
-            "generation.kv_cache_mib=1024",
-            "generation.enforce_eager=true",  # no CUDA graphs, so that an engine starts sooner
             *overrides,
         )
         run_dir = tmp_path / "run"

@@ -25,6 +25,14 @@ CONFIG: dict[str, Any] = {
     "checkpoint": {"every": 5},
 }
 
+ON_GPUS = (
+    "model.dtype=bfloat16",
+    "generation.gpu_memory_utilization=0.1",
+    "generation.kv_cache_mib=1024",
+    "generation.enforce_eager=true",  # no CUDA graphs, so that an engine starts sooner
+)
+"""Settings of a run on GPUs, without the shares of learner and engines."""
+
 
 def weights(command: Command) -> dict[str, Any]:
     from safetensors.numpy import load_file
