@@ -284,6 +284,9 @@ def _measured(
         "training_s": median("time/training"),
         "sync_s": median("time/sync"),
         "paused_s": median("time/paused"),
+        "paused_parts_s": {
+            part: median(f"time/paused/{part}") for part in ("close", "load", "finish", "check")
+        },
         "busy_learner": median("busy/learner"),
         "busy_engines": median("busy/engines"),
         "gap_mean": later[0]["gap/mean"],
