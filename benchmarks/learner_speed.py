@@ -21,6 +21,7 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -175,14 +176,33 @@ def _measure(
 
 
 def _profile(path: Path, worker: LearnerWorker, plan: RankPlan, trees: list[Sample]) -> None:
-    """Write the kernels of one step, those that take longest first."""
+    """Write the kernels of one step, those that take longest first, and when the card was idle."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         worker.step(plan, tuple(trees))
         torch.cuda.synchronize()
     kernels = profiler.key_averages()
-    path.write_text(
-        kernels.table(sort_by="self_cuda_time_total", row_limit=60, max_name_column_width=120)
-    )
+    table = kernels.table(sort_by="self_cuda_time_total", row_limit=60, max_name_column_width=120)
+    path.write_text(f"{_idle(profiler.events())}\n\n{table}")
+
+
+def _idle(events: Iterable[torch.autograd.profiler_util.FunctionEvent]) -> str:
+    """Describe the times in which nothing ran on the card, the longest first."""
+    on_card = [e for e in events if e.device_type == torch.autograd.DeviceType.CUDA]
+    on_card.sort(key=lambda event: event.time_range.start)
+    gaps: list[tuple[float, str]] = []
+    begin = end = on_card[0].time_range.start
+    before = "nothing"
+    for event in on_card:
+        gap = event.time_range.start - end
+        if gap > 0:
+            at = (end - begin) / 1000
+            gaps.append((gap / 1000, f"at {at:.0f} ms, {before[:60]} -> {event.name[:60]}"))
+        if event.time_range.end > end:
+            end, before = event.time_range.end, event.name
+    total = sum(gap for gap, _ in gaps)
+    lines = [f"idle {total:.1f} of {(end - begin) / 1000:.1f} ms between the first and last kernel"]
+    longest = sorted(gaps, reverse=True)[:30]
+    return "\n".join([*lines, *(f"{gap:.2f} ms {where}" for gap, where in longest)])
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ class MicroBatch:
     exits_RT: torch.Tensor
     select_RT: torch.Tensor
     """Tokens whose log-prob is wanted: the trained ones, or all of them."""
+    selected_N: torch.Tensor
+    """Places of these tokens among all R * T, without root tokens: N numbers in rising order."""
     sampled_logprobs_RT: torch.Tensor
     advantages_RT: torch.Tensor
     weights_RT: torch.Tensor
@@ -74,10 +76,11 @@ def micro_batches(
     """
     return [
         [
-            _to_device(_pack(rows, plan.row_tokens, device, sequence_ranks), device)
+            _to_device(packed, device, select_RT=packed.trained)
             for rows in _divide(
                 _trees(step, groups, loss, advantage_shift, advantage_scale), micro_batch_rows
             )
+            for packed in [_pack(rows, plan.row_tokens, device, sequence_ranks)]
         ]
         for step in plan.steps
     ]
@@ -125,10 +128,8 @@ def sequence_batches(
     width = row_width(max(len(sequence) for sequence in sequences), BLOCK)
     for part in _divide(rows, micro_batch_rows):
         packed = _pack(part, width, device, sequence_ranks)
-        batch = _to_device(packed, device)
         # `trained` selects nothing here: these tokens are scored and not learned from.
-        batch.select_RT = torch.from_numpy(packed.trees >= 0).to(device)
-        yield batch
+        yield _to_device(packed, device, select_RT=packed.trees != NO_TREE)
 
 
 def _trees(
@@ -198,7 +199,9 @@ def _pack(
     return pack_rows(rows, width, multiple_of=math.lcm(BLOCK, sequence_ranks))
 
 
-def _to_device(packed: PackedRows, device: torch.device) -> MicroBatch:
+def _to_device(
+    packed: PackedRows, device: torch.device, *, select_RT: NDArray[np.bool_]
+) -> MicroBatch:
     def tensor(array_RT: NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(array_RT).to(device)
 
@@ -211,7 +214,9 @@ def _to_device(packed: PackedRows, device: torch.device) -> MicroBatch:
         positions_RT=tensor(packed.positions),
         parents_RT=tensor(packed.parents),
         exits_RT=tensor(packed.exits),
-        select_RT=tensor(packed.trained),
+        select_RT=tensor(select_RT),
+        # Here and not on the device: the search there would hold up the forward pass.
+        selected_N=tensor(np.flatnonzero(select_RT & (packed.parents != NO_PARENT))),
         sampled_logprobs_RT=tensor(packed.logprobs),
         advantages_RT=tensor(packed.advantages),
         weights_RT=tensor(packed.weights),

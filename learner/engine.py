@@ -146,6 +146,8 @@ def _configuration(spec: LearnerSpec) -> dict[str, Any]:
         "gradient_clipping": spec.config.optimizer.max_grad_norm if stage else 0.0,
         "steps_per_print": sys.maxsize,
         "zero_allow_untested_optimizer": True,
+        # It would wait for the card before every forward pass, and the card then for the next one.
+        "timers": {"throughput": {"enabled": False}},
         "zero_optimization": {"stage": stage, "reduce_bucket_size": REDUCE_BUCKET},
     }
     if spec.config.optimizer.offload == "cpu":

@@ -63,6 +63,7 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
         *,
         temperature: float,
         chunk: int,
+        selected_N: torch.Tensor | None = None,
         trunk: int = 0,
         entropy: bool = False,
         detach_entropy: bool = False,
@@ -75,6 +76,8 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
             select_RT: bool, tokens whose log-prob is wanted; the others cost no logits.
             temperature: logits are divided by it before the softmax.
             chunk: tokens whose logits exist at once.
+            selected_N: places of the selected tokens in the flat rows, without root tokens. They
+                follow from `select_RT`, but to find them on a card is to wait for it.
             trunk: as learner.attention.tree_mask has it.
             entropy: whether to compute entropies too.
             detach_entropy: the entropies get no gradient, because no loss trains them.
@@ -92,7 +95,9 @@ class PolicyModel(torch.nn.Module):  # type: ignore[misc]
         # before it in the row, so the shift by one of plain sequences would be wrong.
         # Its log-prob is computed by the rank that has the hidden state of the predecessor.
         own_RT = select_RT & (parents_RT >= part.start) & (parents_RT < part.stop)
-        flat_N = own_RT.flatten().nonzero().squeeze(-1)
+        flat_N = selected_N
+        if flat_N is None or self._sequence is not None:
+            flat_N = own_RT.flatten().nonzero().squeeze(-1)
         width = part.stop - part.start
         before_N = (flat_N // tokens) * width + parents_RT.flatten()[flat_N] - part.start
         if places_RT is not None:

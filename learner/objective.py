@@ -157,6 +157,7 @@ class Objective:
             micro.parents_RT,
             micro.exits_RT,
             micro.select_RT,
+            selected_N=micro.selected_N,
             trunk=micro.trunk,
             temperature=self._spec.temperature if temperature is None else temperature,
             chunk=self._spec.config.logits_chunk,

@@ -45,7 +45,7 @@ def test_a_policy_is_trained_through_its_endpoint(tmp_path: Path) -> None:
     command = Command(tmp_path / "run", "train", config, variables=paths)
     try:
         assert command.wait() == 0, command.output
-        assert command.all_gone(60.0), command.processes()
+        assert command.all_gone(60.0), command.left()
     finally:
         command.kill_all()
     rows = command.steps()

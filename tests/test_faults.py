@@ -63,7 +63,7 @@ def undisturbed(config_file: Path) -> dict[str, Any]:
 def ends_as(command: Command, expected: dict[str, Any]) -> None:
     """The command ends with all steps and these weights, and leaves no process behind."""
     assert command.wait() == 0, command.output
-    assert command.all_gone(60), command.processes()
+    assert command.all_gone(60), command.left()
     assert not weights_folder(command.run_dir).exists()
     assert [row["step"] for row in command.steps()] == list(range(1, CONFIG["steps"] + 1))
     found = weights(command)
@@ -138,7 +138,7 @@ def test_one_of_two_engines_is_killed_during_a_sync(start: Start) -> None:
     command.wait_for_step(max(row["step"] for row in command.steps()) + 3)
     command.signal(signal.SIGINT)
     assert command.wait() == 130, command.output
-    assert command.all_gone(60), command.processes()
+    assert command.all_gone(60), command.left()
     steps = command.steps()
     assert [row["step"] for row in steps] == list(range(1, len(steps) + 1))
     assert steps[-1]["engines/alive"] == 2
@@ -184,7 +184,7 @@ def test_a_collective_that_never_ends(start: Start) -> None:
     command.wait_for_step(7)
     os.kill(actor(command, "LearnerWorker", index=1).pid, signal.SIGSTOP)
     assert command.wait() == 0, command.output
-    assert command.all_gone(60), command.processes()
+    assert command.all_gone(60), command.left()
     assert [row["step"] for row in command.steps()] == list(range(1, CONFIG["steps"] + 1))
     assert "the learner is started again and goes on after step" in command.output
 
@@ -196,7 +196,7 @@ def test_a_learner_that_hangs_too_often_is_named(start: Start) -> None:
     rank = actor(command, "LearnerWorker")
     os.kill(rank.pid, signal.SIGSTOP)
     assert command.wait(150) == 1, command.output
-    assert command.all_gone(60), command.processes()
+    assert command.all_gone(60), command.left()
     (line,) = [line for line in command.output.splitlines() if line.startswith("rlsys: ")]
     for words in (
         "nothing has moved for watchdog.progress_s 60 s; the run waits for the learner in training",
@@ -235,7 +235,7 @@ def test_a_disk_that_becomes_full(
         command.wait_for_step(7)
         fill(run_dir)
         assert command.wait() == 1, command.output
-        assert command.all_gone(60), command.processes()
+        assert command.all_gone(60), command.left()
         (line,) = [line for line in command.output.splitlines() if line.startswith("rlsys: ")]
         assert "the disk" in line and "full" in line and str(run_dir) in line
         assert "Traceback" not in command.output

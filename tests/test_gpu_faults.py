@@ -63,7 +63,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def goes_on(command: Command) -> None:
     """An engine was killed; it serves again, and the run ends with every step, each made once."""
     assert command.wait(400) == 0, command.output
-    assert command.all_gone(30), command.processes()
+    assert command.all_gone(30), command.left()
     assert "engine 0 serves again with the weights of version" in command.output
     assert [row["step"] for row in command.steps()] == list(range(1, CONFIG["steps"] + 1))
     last = command.steps()[-1]
@@ -101,8 +101,8 @@ def test_the_driver_killed(start: Start, share: float) -> None:
     command.wait_for_step(3)
     assert most_used_mib() > used + FREE_MIB
     command.driver.kill()
-    assert wait_until(lambda: most_used_mib() < FREE_MIB, 30), command.processes()
-    assert command.all_gone(30), command.processes()
+    assert wait_until(lambda: most_used_mib() < FREE_MIB, 30), command.left()
+    assert command.all_gone(30), command.left()
 
 
 def most_used_mib() -> int:

@@ -70,7 +70,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def test_originals_and_revisions_are_grown_and_trained(start: Start) -> None:
     command = start()
     assert command.wait() == 0, command.output
-    assert command.all_gone(60), command.processes()
+    assert command.all_gone(60), command.left()
     assert "Traceback" not in command.output
     rows = command.steps()
     assert len(rows) == 2
@@ -120,7 +120,7 @@ def test_a_run_outlives_its_reflection_engines(start: Start) -> None:
     )
     kill_reflection_engine(command)
     assert command.wait() == 0, command.output
-    assert command.all_gone(60), command.processes()
+    assert command.all_gone(60), command.left()
     rows = command.steps()
     assert [row["step"] for row in rows] == list(range(1, 61))
     assert rows[-1]["reflection_model/failed"] == 1

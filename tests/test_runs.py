@@ -90,7 +90,7 @@ def test_a_run_that_is_stopped_and_killed_goes_on_to_its_end(
     stopped.wait_for_step(2)
     stopped.signal(signal.SIGTERM)
     assert stopped.wait(200) == 130, stopped.output
-    assert stopped.all_gone(60), stopped.processes()
+    assert stopped.all_gone(60), stopped.left()
     last = max(row["step"] for row in stopped.steps())
     assert 2 <= last < CONFIG["steps"] - 2
     assert f"stopped after step {last}; the same command goes on from there" in stopped.output
@@ -99,7 +99,7 @@ def test_a_run_that_is_stopped_and_killed_goes_on_to_its_end(
     killed.wait_for_step(last + 1)
     killed.signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
-    assert killed.all_gone(30), killed.processes()
+    assert killed.all_gone(30), killed.left()
     assert weights_folder(killed.run_dir).exists()  # nobody was left to remove it
     assert f"resuming after step {last} of 8" in killed.output
 
@@ -111,7 +111,7 @@ def test_a_run_that_is_stopped_and_killed_goes_on_to_its_end(
     assert f"step-{newest}.damaged: learner/ranks/" in finished.output
     assert f"resuming after step {good} of 8" in finished.output
     assert re.search(r"^started in \d+ s: .*engines \d+ s \(import ", finished.output, re.MULTILINE)
-    assert finished.all_gone(60), finished.processes()
+    assert finished.all_gone(60), finished.left()
     assert not weights_folder(finished.run_dir).exists()
     assert [row["step"] for row in finished.steps()] == [1, 2, 3, 4, 5, 6, 7, 8]
     check_table(finished.output)
@@ -131,7 +131,7 @@ def test_ctrl_c_while_the_processes_start(start: Start) -> None:
     assert wait_until(lambda: command.find("GenerationActor") != [], START_SECONDS)
     command.signal(signal.SIGINT)
     assert command.wait(200) == 130, command.output
-    assert command.all_gone(60), command.processes()
+    assert command.all_gone(60), command.left()
     assert "stopped while the processes started" in command.output
 
 
@@ -256,7 +256,7 @@ def test_two_ranks_run_ahead_until_an_engine_dies_for_the_last_time(start: Start
     command.wait_for_step(4)
     engine_process(command).kill()
     assert command.wait(60) == 1, command.output
-    assert command.all_gone(60), command.processes()
+    assert command.all_gone(60), command.left()
     rows = command.steps()
     # The kill may come during a weight sync, and then no engine was left to answer the canary.
     assert max(row["gap/canary"] for row in rows if row["gap/canary"] is not None) < 1e-3
@@ -284,13 +284,13 @@ def test_supervised_training_and_the_evaluation_of_its_export(start: Start, tmp_
     sft.write_text(yaml.safe_dump({"model": {"path": "tiny"}, "steps": 2, "learner": learner}))
     trained = start("sft", "rows_per_step=8", "log_every=1", config=sft)
     assert trained.wait() == 0, trained.output
-    assert trained.all_gone(60), trained.processes()
+    assert trained.all_gone(60), trained.left()
     assert [row["step"] for row in trained.steps()] == [1, 2]
     assert all(0 < row["learner/nll_mean"] < 1 for row in trained.steps())
 
     measured = start("eval", f"model.path={trained.run_dir / 'export'}")
     assert measured.wait() == 0, measured.output
-    assert measured.all_gone(60), measured.processes()
+    assert measured.all_gone(60), measured.left()
     (row,) = read_rows(measured.run_dir / "evaluation" / METRICS)
     assert row["evaluation/problems"] == 4
     assert re.search(r"step 0.*\d\.\d{3}", measured.output)

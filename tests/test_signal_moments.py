@@ -111,7 +111,7 @@ def test_a_signal_ends_the_run_in_order(tmp_path: Path, name: str) -> None:
         code = command.wait(200)
         where = (name, number, to_group, code, command.output)
         assert code == 130 or (moment.may_finish and code == 0), where
-        assert command.all_gone(60), (where, command.processes())
+        assert command.all_gone(60), (where, command.left())
         assert not weights_folder(command.run_dir).exists(), where
         assert "Traceback" not in command.output, where
         last = max((row["step"] for row in command.steps()), default=0)

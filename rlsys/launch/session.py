@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from math import ceil
 from typing import Any, TypeVar
 
+import psutil
 import ray
 
 from rlsys.config import RunConfig, SftConfig
@@ -25,6 +26,7 @@ from rlsys.signals import (
     interrupt_on_signals,
     renew_handlers,
 )
+from rlsys.training.stacks import run_processes
 
 T = TypeVar("T")
 
@@ -55,9 +57,22 @@ def ray_session(config: Wanted) -> Iterator[None]:
             yield
         finally:
             ray.shutdown()
+            if local:
+                _end_processes()
             # Its core worker puts the system's default in the place of every handler for SIGTERM.
             # A second SIGTERM during the second that the rest of ray.shutdown takes still kills.
             renew_handlers()
+
+
+def _end_processes() -> None:
+    """Kill what is left of the run: processes that an actor started and did not take with it.
+
+    The compile workers of torch, for instance, need up to a minute to notice that the process which
+    started them was killed.
+    """
+    for process in run_processes(RUN_MARK, str(os.getpid())):
+        with suppress(psutil.Error):  # it has ended
+            process.kill()
 
 
 def _connect(config: Wanted) -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -68,7 +64,7 @@ async def sample(actor: GenerationActor) -> None:
     await actor.close()
 
 
-def test_kept_log_probs_are_those_of_vllm() -> None:
+def test_kept_log_probs_are_those_of_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = EngineSpec(
         index=0,
         model=str(shipped_path("tiny")),
@@ -82,12 +78,8 @@ def test_kept_log_probs_are_those_of_vllm() -> None:
         enforce_eager=True,
         seed=0,
     )
-    # In a process of its own: others may have used CUDA here, which the engine's fork would not
-    # survive.
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:
-        processes.submit(run_sample, spec).result()
-
-
-def run_sample(spec: EngineSpec) -> None:
-    with mock.patch.dict(os.environ, engine_environment(on_gpu=True, threads=1)):
-        asyncio.run(sample(GenerationActor(spec)))
+    for name, value in engine_environment(on_gpu=True, threads=1).items():
+        monkeypatch.setenv(name, value)
+    # Others may have used CUDA in this process, which the engine's fork would not survive.
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROCESSING_METHOD", "spawn")
+    asyncio.run(sample(GenerationActor(spec)))

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -59,13 +55,10 @@ async def update(spec: EngineSpec, path: Path, expected: Floats) -> None:
     await actor.close()
 
 
-def run_update(spec: EngineSpec, path: Path, expected: Floats) -> None:
-    with mock.patch.dict(os.environ, engine_environment(on_gpu=True, threads=1)):
-        asyncio.run(update(spec, path, expected))
-
-
 @pytest.mark.parametrize("enforce_eager", [True, False], ids=["eager", "cuda-graphs"])
-def test_new_weights_are_written_over_the_old_ones(tmp_path: Path, enforce_eager: bool) -> None:
+def test_new_weights_are_written_over_the_old_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enforce_eager: bool
+) -> None:
     path = tmp_path / "weights.safetensors"
     expected = new_weights(path)
     spec = EngineSpec(
@@ -81,7 +74,8 @@ def test_new_weights_are_written_over_the_old_ones(tmp_path: Path, enforce_eager
         enforce_eager=enforce_eager,
         seed=0,
     )
-    # In a process of its own: others may have used CUDA here, which the engine's fork would not
-    # survive.
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as processes:
-        processes.submit(run_update, spec, path, expected).result()
+    for name, value in engine_environment(on_gpu=True, threads=1).items():
+        monkeypatch.setenv(name, value)
+    # Others may have used CUDA in this process, which the engine's fork would not survive.
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROCESSING_METHOD", "spawn")
+    asyncio.run(update(spec, path, expected))

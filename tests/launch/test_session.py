@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
 from typing import Any, NoReturn
 
+import psutil
 import pytest
 from ray.exceptions import ActorDiedError
 
@@ -39,9 +41,17 @@ def test_a_session_holds_what_the_run_asks_for_and_places_ranks_before_engines()
     with ray_session(asked):
         import ray
 
+        sleeper = psutil.Process(ray.get(ray.remote(start_sleeper).remote()))
         assert ray.cluster_resources()["CPU"] == 2.5 + 2.5 + 3 + 2  # and two services
         assert run(main()) == [(2.5, 0, "2"), (2.5, 1, "2"), (3.0, 0, "3")]
     assert not ray.is_initialized()
+    sleeper.wait(60)  # killed at the end of the session
+
+
+def start_sleeper() -> int:
+    """Start a process of a process that has ended, which Ray leaves alone; return its id."""
+    shell = ["sh", "-c", "setsid sleep 1000 > /dev/null 2>&1 & echo $!"]
+    return int(subprocess.run(shell, capture_output=True, check=True).stdout)
 
 
 def test_parts_of_a_card_are_shared_and_whole_cards_are_not() -> None:

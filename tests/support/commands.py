@@ -129,6 +129,15 @@ class Command:
                         found.add(f"{title} {socket.laddr.ip}")
         return found
 
+    def left(self) -> list[str]:
+        """What runs in its processes, for the message of a failure."""
+        lines = []
+        for process in self.processes():
+            with suppress(psutil.Error):
+                line = " ".join(process.cmdline())[:300]
+                lines.append(f"{process.pid} of {process.ppid()}: {line}")
+        return lines
+
     def all_gone(self, seconds: float) -> bool:
         """True once no process of the command is left, False if some outlive the time."""
         return wait_until(lambda: not self.processes(), seconds)

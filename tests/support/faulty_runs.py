@@ -90,7 +90,7 @@ class Chaos:
         output = self.command.output
         assert code in ENDS, f"exit code {code}\n{output}"
         assert "Traceback" not in output, output
-        assert self.command.all_gone(30), (self.command.processes(), output)
+        assert self.command.all_gone(30), (self.command.left(), output)
         if code in (0, 130):
             assert not weights_folder(self.run_dir).exists(), output
 
