@@ -50,6 +50,9 @@ def engine_args(spec: EngineSpec) -> AsyncEngineArgs:
         max_model_len=spec.max_length,
         max_num_seqs=spec.max_sequences,
         tensor_parallel_size=spec.tensor_parallel,
+        # Processes of this actor. Left to itself, vLLM would notice Ray and ask it for cards that
+        # this actor has already.
+        distributed_executor_backend="mp" if spec.tensor_parallel > 1 else None,
         gpu_memory_utilization=spec.gpu_memory_utilization,
         kv_cache_memory_bytes=spec.kv_cache_bytes,
         enforce_eager=spec.enforce_eager,

@@ -81,5 +81,5 @@ def test_kept_log_probs_are_those_of_vllm(monkeypatch: pytest.MonkeyPatch) -> No
     for name, value in engine_environment(on_gpu=True, threads=1).items():
         monkeypatch.setenv(name, value)
     # Others may have used CUDA in this process, which the engine's fork would not survive.
-    monkeypatch.setenv("VLLM_WORKER_MULTIPROCESSING_METHOD", "spawn")
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     asyncio.run(sample(GenerationActor(spec)))
