@@ -23,15 +23,10 @@ LENGTH: Final = "thought/length"
 
 def experiment_table(found: Mapping[str, Any]) -> str:
     """Return the table of an experiment. `seeds` counts runs; differences count pairs of them."""
-    compared_at = found.get("compared_at", "steps")
     runs = [run for run in found["runs"] if run["evaluations"]]
     if not runs:
         return "no run has finished"
-    place = shared_place(runs, compared_at)
-    name = f"{place:,.0f} {'sampled tokens' if compared_at == 'tokens' else 'steps'}"
-    ends: dict[str, Seeds] = {}
-    for run in runs:
-        ends.setdefault(run["arm"], {})[run["seed"]] = at(run["evaluations"], compared_at, place)
+    name, ends = compared(found, runs)
     starts = warm_starts(runs)
     budgets = sorted((k for k in starts[min(starts)] if k.isdecimal()), key=int)
     rows = [["warm start", str(len(starts)), *cells(list(starts.values()), budgets)]]
@@ -47,6 +42,32 @@ def experiment_table(found: Mapping[str, Any]) -> str:
     return markdown(
         [f"after {name}", "seeds", *budgets, "anytime", "thought length", "tokens, M"], rows
     )
+
+
+def differences(found: Mapping[str, Any], pairs: Mapping[str, str]) -> str:
+    """Return the table of differences, paired by seed, of each arm in `pairs` from its value."""
+    runs = [run for run in found["runs"] if run["evaluations"]]
+    name, ends = compared(found, runs)
+    budgets = sorted((k for k in runs[0]["evaluations"][0] if k.isdecimal()), key=int)
+    rows = []
+    for arm, base in pairs.items():
+        seeds = [(numbers, ends[base][seed]) for seed, numbers in ends[arm].items()]
+        rows.append([f"{arm} - {base}", str(len(seeds)), *gaps(seeds, budgets)])
+    return markdown(
+        [f"after {name}", "seeds", *budgets, "anytime", "thought length", "tokens, M"], rows
+    )
+
+
+def compared(
+    found: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]
+) -> tuple[str, dict[str, Seeds]]:
+    """Return where the arms are compared, in words, and the evaluations of every arm there."""
+    compared_at = found.get("compared_at", "steps")
+    place = shared_place(runs, compared_at)
+    ends: dict[str, Seeds] = {}
+    for run in runs:
+        ends.setdefault(run["arm"], {})[run["seed"]] = at(run["evaluations"], compared_at, place)
+    return f"{place:,.0f} {'sampled tokens' if compared_at == 'tokens' else 'steps'}", ends
 
 
 def shared_place(runs: Sequence[Mapping[str, Any]], key: str) -> float:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +26,7 @@ OTHERS: Final = "all others"
 
 def trunks(path: Path) -> str:
     """Return whole steps with several kernels for the trunk."""
-    head = ("session", "trees", "trunk", "logits", "gradients", "checkpointing")
+    head = ("session", "trees", "trunk", "logits", "gradients", "waits", "checkpointing")
     return markdown(
         [*head, "padding", "s per step", "tokens/s", "MFU", "peak memory", "first step"],
         (
@@ -35,6 +37,7 @@ def trunks(path: Path) -> str:
                 TRUNKS["flex" if row["job"] == "short" else row["trunk"]],
                 row["logits"],
                 row["gradients"],
+                "yes" if row.get("waits", True) else "no",
                 checkpointing(row["checkpointing"]),
                 f"{row['padding_share']:.1%}",
                 *step_cells(row),
@@ -57,9 +60,11 @@ def kernels(path: Path) -> str:
         # The table of a profile ends before the shortest kernels.
         found[OTHERS] += profile["total_ms"] - sum(found.values())
         sums.append(found)
-    columns = [f"{p['job']}, session {1 if p['gradients'] == 'copied' else 2}" for p in profiles]
+    columns = [f"{p['job']}, session {p['session']}" for p in profiles]
     lines = [[purpose, *(f"{s[purpose]:,.0f}" for s in sums)] for purpose in sums[0]]
     lines.append(["all kernels", *(f"{p['total_ms']:,.0f}" for p in profiles)])
+    idle = [profile.get("idle_ms") for profile in profiles]
+    lines.append(["nothing", *("" if ms is None else f"{ms:,.0f}" for ms in idle)])
     return markdown(["ms of a step", *columns], lines)
 
 
@@ -78,5 +83,56 @@ def against_trl(path: Path) -> str:
                 f"{row['card_gib']:.0f} GiB",
             ]
             for row in rows
+        ),
+    )
+
+
+def pauses(trl: Path, runs: Path) -> str:
+    """Return how long engines served nothing in a weight sync, part by part, in ms."""
+    parts = ("close", "load", "finish", "check")
+    lines: list[list[str]] = []
+
+    def add(run: str, total: float, seconds: Sequence[float | None]) -> None:
+        # A run without parts is older than the writing over.
+        how = "reloaded" if None in seconds else "written over"
+        cells = ("" if part is None else f"{1000 * part:.0f}" for part in seconds)
+        lines.append([run, how, f"{1000 * total:.0f}", *cells])
+
+    for row in json_lines(trl):
+        measured = row["parts_s"]
+        if "time/paused" in measured:
+            seconds = [measured.get(f"time/paused/{part}") for part in parts]
+            add(row["side"], measured["time/paused"], seconds)
+    for row in json.loads(runs.read_text())["runs"]:
+        if row["shape"] == "1.5b":
+            measured = row["measured"]
+            add(row["run"], measured["paused_s"], [measured["paused_parts_s"][p] for p in parts])
+    return markdown(["run", "weights", "ms without service", *parts], lines)
+
+
+def long_thoughts(path: Path) -> str:
+    """Return steps of BRPO and GRPO with thoughts of 8,000 tokens, and their ratio."""
+    rows = {row["run"]: row["measured"] for row in json.loads(path.read_text())["runs"]}
+    brpo, grpo = rows["brpo-8k"], rows["grpo-8k"]
+    keys = {
+        "seconds per step": "step_s",
+        "generation": "generation_s",
+        "training": "training_s",
+        "weight sync": "sync_s",
+        "tokens of a thought": "thought_tokens",
+        "learner, GiB at most": "learner_peak_gib",
+        "card, GiB at most": "card_0_gib",
+        "log-prob gap, mean": "gap_mean",
+    }
+    digits = {"thought_tokens": 0, "gap_mean": 3}
+    return markdown(
+        ["", "BRPO", "GRPO", "ratio"],
+        (
+            [
+                name,
+                *(f"{row[key]:,.{digits.get(key, 1)}f}" for row in (brpo, grpo)),
+                f"{brpo[key] / grpo[key]:.2f}",
+            ]
+            for name, key in keys.items()
         ),
     )

@@ -39,7 +39,7 @@ import reflection_model
 import serving_table
 import speed_tables as speed
 import trl_loop
-from experiment_tables import experiment_table
+from experiment_tables import differences, experiment_table
 from rlsys.reporting.metrics_file import read_evaluations
 from table_runs import WARM_START, markdown, runs, table
 
@@ -161,6 +161,17 @@ def tiny_methods() -> str:
     return experiment_table(json.loads((RESULTS / "tiny_methods.json").read_text()))
 
 
+def tiny_staleness() -> str:
+    """What stale tokens cost."""
+    return experiment_table(json.loads((RESULTS / "tiny_staleness.json").read_text()))
+
+
+def importance_weight() -> str:
+    """What the importance weight repairs: with it minus without it, at equal staleness."""
+    found = json.loads((RESULTS / "tiny_staleness.json").read_text())
+    return differences(found, {f"staleness {s}": f"staleness {s}, no weight" for s in (0, 1, 2, 4)})
+
+
 def estimator_lab() -> str:
     """Signal, noise and direction of the gradients of every method on the same trees."""
     found = json.loads((RESULTS / "estimator_lab.json").read_text())["table"]
@@ -199,6 +210,12 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "compiled-layers": partial(speed.compiled_layers, RESULTS / "learner_speed_H200.jsonl"),
     "learner-trunk": partial(learner_tables.trunks, RESULTS / "learner_trunk_H200.jsonl"),
     "learner-kernels": partial(learner_tables.kernels, RESULTS / "learner_kernels_H200.jsonl"),
+    "pauses": partial(
+        learner_tables.pauses,
+        RESULTS / "against_trl_H200.jsonl",
+        RESULTS / "plan_check_H200.json",
+    ),
+    "long-thoughts": partial(learner_tables.long_thoughts, RESULTS / "plan_check_H200.json"),
     "against-trl": partial(learner_tables.against_trl, RESULTS / "against_trl_H200.jsonl"),
     "attention": partial(speed.attention, RESULTS / "attention_speed_H200.jsonl"),
     "generation": partial(speed.generation, RESULTS / "generation_speed_H200.jsonl"),
@@ -208,6 +225,8 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "paper-plans": paper_plans.plans,
     "estimator-lab": estimator_lab,
     "tiny-methods": tiny_methods,
+    "tiny-staleness": tiny_staleness,
+    "importance-weight": importance_weight,
     "grading": grading,
     "serving": serving,
     "allocation-tiny": partial(allocation_table.allocation, RESULTS / "allocation_tiny_cpu.jsonl"),
