@@ -39,8 +39,7 @@ def test_a_layout_trains(tmp_path: Path, layout: str) -> None:
         assert command.wait(400) == 0, command.output
         rows = command.steps()
         assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
-        engines = 2 if "generation.engines=2" in settings else 1
-        assert rows[-1]["engines/alive"] == engines
+        assert "engines/restarts" not in rows[-1]  # it is there only after a restart
         # Every sync brought the weights of the step: in bfloat16 both sides differ by rounding.
         assert all(row["gap/canary"] < 0.1 for row in rows)
     finally:

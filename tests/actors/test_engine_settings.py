@@ -43,7 +43,12 @@ def test_every_setting_reaches_vllm() -> None:
         ({}, {"max_num_batched_tokens": 6000, "enforce_eager": True, "block_size": 32}),
         ({"max_batched_tokens": 1000}, {"max_num_batched_tokens": 6000}),
         ({"max_batched_tokens": 8000}, {"max_num_batched_tokens": 8000}),
-        (gpu | {"tensor_parallel": 2}, {"tensor_parallel_size": 2}),
+        (gpu, {"tensor_parallel_size": 1, "distributed_executor_backend": None}),
+        # With Ray's executor vLLM would wait for cards that its own actor has.
+        (
+            gpu | {"tensor_parallel": 2},
+            {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"},
+        ),
         ({"max_sequences": 5, "kv_cache_mib": 1}, {"max_num_seqs": 5}),
         ({"kv_cache_mib": 2}, {"kv_cache_memory_bytes": 2 << 20}),
         ({}, {"logprobs_mode": "processed_logprobs", "seed": 7, "max_model_len": 6000}),
