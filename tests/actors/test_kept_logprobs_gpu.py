@@ -7,11 +7,10 @@ import asyncio
 import numpy as np
 import pytest
 import torch
+from gpu_engine import gpu_engine
 
 from actors.generation import GenerationActor
 from actors.sampled_logprobs import Span
-from actors.vllm_settings import EngineSpec, engine_environment
-from rlsys.assets import shipped_path
 from rlsys.types import Completion, GenerationRequest
 
 pytestmark = [
@@ -65,21 +64,5 @@ async def sample(actor: GenerationActor) -> None:
 
 
 def test_kept_log_probs_are_those_of_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = EngineSpec(
-        index=0,
-        model=str(shipped_path("tiny")),
-        dtype="bfloat16",
-        max_length=128,
-        max_sequences=SLOTS,
-        tensor_parallel=1,
-        on_gpu=True,
-        gpu_memory_utilization=0.2,
-        kv_cache_bytes=1 << 30,
-        enforce_eager=True,
-        seed=0,
-    )
-    for name, value in engine_environment(on_gpu=True, threads=1).items():
-        monkeypatch.setenv(name, value)
-    # Others may have used CUDA in this process, which the engine's fork would not survive.
-    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-    asyncio.run(sample(GenerationActor(spec)))
+    actor = gpu_engine(monkeypatch, max_sequences=SLOTS, enforce_eager=True)
+    asyncio.run(sample(actor))

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from gpu_engine import gpu_engine
 
 from actors.generation import GenerationActor
-from actors.vllm_settings import EngineSpec, engine_environment
 from rlsys.assets import shipped_path
 from rlsys.errors import SyncError
 from rlsys.types import Floats
@@ -43,8 +43,7 @@ def new_weights(path: Path) -> Floats:
     return np.asarray(logprobs.gather(1, ids[1:, None])[:, 0])
 
 
-async def update(spec: EngineSpec, path: Path, expected: Floats) -> None:
-    actor = GenerationActor(spec)
+async def update(actor: GenerationActor, path: Path, expected: Floats) -> None:
     await actor.start(serve=True)
     with pytest.raises(SyncError, match="canary"):
         await actor.verify([SEQUENCE], [expected], TOLERANCE)  # the old weights
@@ -63,21 +62,5 @@ def test_new_weights_are_written_over_the_old_ones(
 ) -> None:
     path = tmp_path / "weights.safetensors"
     expected = new_weights(path)
-    spec = EngineSpec(
-        index=0,
-        model=str(shipped_path("tiny")),
-        dtype="bfloat16",
-        max_length=128,
-        max_sequences=4,
-        tensor_parallel=1,
-        on_gpu=True,
-        gpu_memory_utilization=0.2,
-        kv_cache_bytes=1 << 30,
-        enforce_eager=enforce_eager,
-        seed=0,
-    )
-    for name, value in engine_environment(on_gpu=True, threads=1).items():
-        monkeypatch.setenv(name, value)
-    # Others may have used CUDA in this process, which the engine's fork would not survive.
-    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
-    asyncio.run(update(spec, path, expected))
+    actor = gpu_engine(monkeypatch, max_sequences=4, enforce_eager=enforce_eager)
+    asyncio.run(update(actor, path, expected))
