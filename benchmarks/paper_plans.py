@@ -202,7 +202,7 @@ def _line(hardware: Hardware) -> list[str]:
         most, some = plan(config, card), plan(config, card, EXPECTED[file])
         if not most.fits:
             continue
-        memory.append(max(place.size for place in most.places) / GIB)
+        memory.append(max(place.needed for place in most.places) / GIB)
         longest.append(_seconds(config, most))
         assumed.append(_seconds(config, some))
         hours.append(assumed[-1] * steps / 3600)

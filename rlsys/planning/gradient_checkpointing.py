@@ -112,7 +112,7 @@ def fewest_layers(needs: LearnerNeeds, room: int) -> int:
 
 
 def reserved_parts(memory: LearnerMemory) -> tuple[Part, ...]:
-    """Return the parts of a rank's peak, with what torch's allocator reserves beyond them."""
+    """Return the parts of a rank's peak, with what torch's allocator must reserve beyond them."""
     slack = Part("allocator's slack", int(ALLOCATOR_SLACK * memory.peak))
     return (*memory.peak_parts, slack)
 

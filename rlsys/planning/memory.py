@@ -31,6 +31,10 @@ GRAPH_BYTES: Final = 1 << 30
 """CUDA graphs of an engine, which vLLM allocates outside of gpu_memory_utilization."""
 ALLOCATOR_SLACK: Final = 0.05
 """Part of a learner's peak that torch's allocator reserves beyond it, because blocks do not fit."""
+FREE_BLOCKS: Final = 0.3
+"""Part of the memory of a backward pass and of an update that torch's allocator keeps in further
+free blocks. Five whole cards as nvidia-smi shows them, less what was planned for the engine and for
+the rest of the learner, gave 0.13 to 0.45 (benchmarks/results/plan_check_H200.json)."""
 BATCH_TOKENS: Final = 8192
 """Most tokens of one engine step, for which vLLM keeps memory free, if nothing else is set."""
 SAMPLER_COPIES: Final = 3
@@ -44,6 +48,8 @@ class Part:
     name: str
     size: int
     """Bytes."""
+    given_back: bool = False
+    """True for free blocks, which torch's allocator gives back when the card is full."""
 
 
 def total(parts: Sequence[Part]) -> int:
@@ -117,6 +123,17 @@ def learner_memory(needs: LearnerNeeds) -> LearnerMemory:
         backward=max(_at_the_head(needs), _at_a_checkpoint(needs), key=total),
         update=() if needs.offload else (Part("optimizer's workspace", _update_bytes(needs)),),
     )
+
+
+def free_blocks(memory: LearnerMemory) -> Part:
+    """Return the free blocks that torch's allocator keeps on a card with room for them.
+
+    Those of the backward pass stay while the update takes its workspace, one tensor as long as the
+    rank's share of the weights, for which none of them is large enough. The rest are gaps.
+    """
+    passing = total(memory.backward), total(memory.update)
+    size = min(passing) + int(FREE_BLOCKS * sum(passing))
+    return Part("free blocks", size, given_back=True)
 
 
 def effective_stage(zero_stage: int, itemsize: int) -> int:

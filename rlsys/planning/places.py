@@ -24,13 +24,18 @@ class PlacePlan:
 
     @property
     def size(self) -> int:
-        """Bytes of all parts."""
+        """Bytes of all parts: what nvidia-smi shows on a card that has room for them."""
         return total([part for _, part in self.parts])
 
     @property
+    def needed(self) -> int:
+        """Bytes without the free blocks, which a full card gets back."""
+        return total([part for _, part in self.parts if not part.given_back])
+
+    @property
     def fits(self) -> bool:
-        """True if the parts fit into the capacity."""
-        return self.capacity is None or self.size <= self.capacity
+        """True if what is needed fits into the capacity."""
+        return self.capacity is None or self.needed <= self.capacity
 
 
 def fill(place: Place, memories: Mapping[str, tuple[Part, ...]], capacity: int | None) -> PlacePlan:
@@ -73,6 +78,6 @@ def overfull(places: Sequence[PlacePlan]) -> str:
     """Return the sentence about places of the same kind that have too little memory."""
     place = places[0]
     return (
-        f"{place_names(places)} with {processes(place)} needs {place.size / GIB:.1f} GiB and has "
+        f"{place_names(places)} with {processes(place)} needs {place.needed / GIB:.1f} GiB and has "
         f"{(place.capacity or 0) / GIB:.1f} GiB"
     )

@@ -19,17 +19,18 @@ from rlsys.planning.memory import (
     LearnerMemory,
     LearnerNeeds,
     engine_memory,
+    free_blocks,
     learner_memory,
     total,
 )
 from rlsys.planning.places import PlacePlan, alike, fill, overfull
 from rlsys.planning.shape import ModelShape, read_shape
+from rlsys.planning.sync import sync_stage
 from rlsys.planning.time import (
     GenerationLoad,
     StepTime,
     TrainingLoad,
     generation_stages,
-    sync_stage,
     training_stages,
 )
 from rlsys.planning.workload import (
@@ -141,6 +142,8 @@ def plan_run(
     checkpointed = checkpointed_layers(config, longest, needs, room)
     learner = learner_memory(replace(needs, checkpointed=checkpointed))
     memories["learner rank"] = reserved_parts(learner)
+    if config.learner.gpus_per_rank:
+        memories["learner rank"] += (free_blocks(learner),)
     capacities = {HOST: host_memory}
     places = tuple(
         fill(place, memories, capacities.get(place.name, card.memory)) for place in placed

@@ -40,12 +40,12 @@ def _layout_table(config: RunConfig, plan: RunPlan, card: Card) -> Table:
     table = Table(title=Text(title))
     table.add_column("place")
     table.add_column("processes")
-    table.add_column("GiB", justify="right")
+    table.add_column("GiB needed", justify="right")
     for place in plan.places:
         where = (
             place.place.name if place.place.name == HOST else f"{place.place.name} ({card.name})"
         )
-        sizes = f"{place.size / GIB:.1f}"
+        sizes = f"{place.needed / GIB:.1f}"
         if place.capacity is not None:
             sizes += f" of {place.capacity / GIB:.1f}"
         table.add_row(where, processes(place), Text(sizes, "" if place.fits else "bold red"))
@@ -64,7 +64,9 @@ def _memory_table(places: Sequence[PlacePlan]) -> Table:
         for number, (_, part) in enumerate(parts):
             table.add_row("" if number else process, part.name, f"{part.size / GIB:.2f}")
         table.add_section()
-    table.add_row("all", "", f"{first.size / GIB:.2f}")
+    table.add_row("needed", "", f"{first.needed / GIB:.2f}")
+    if first.size > first.needed:
+        table.add_row("with free blocks, given room", "", f"{first.size / GIB:.2f}")
     if first.capacity is not None:
         table.add_row("capacity", "", f"{first.capacity / GIB:.2f}")
     return table

@@ -18,7 +18,6 @@ from rlsys.planning.cards import Card
 from rlsys.planning.logprob_head import head_work
 from rlsys.planning.shape import ModelShape
 from rlsys.planning.workload import EpisodeTree, LearnerRows
-from rlsys.weights import Transport
 
 Bound = Literal["host", "memory bandwidth", "arithmetic", "link"]
 
@@ -47,8 +46,9 @@ DECODE_RATE: Final = 0.5
 kept an H100 busy for 7 ms per token."""
 SAMPLER_PASSES: Final = 10
 """Times that the sampler reads or writes a float32 logit of a sequence."""
-HOST_STEP_S: Final = 3e-3
-"""Host time of an engine step, whatever it decodes: scheduling and one round trip."""
+HOST_STEP_S: Final = 2.5e-3
+"""Host time of an engine step, whatever it decodes: scheduling and one round trip. It was 3 ms on
+one host and 2.2 ms on another (benchmarks/results/plan_check_H200.json)."""
 EAGER_STEP_S: Final = 12e-3
 """The same without CUDA graphs."""
 HOST_TOKEN_S: Final = 15e-6
@@ -57,15 +57,6 @@ HOST_TOKEN_S: Final = 15e-6
 HOST_SEQUENCE_S: Final = 0.5e-3
 """Host time per request: Ray, tokens in and out of vLLM. On an H100, 8,192 answers of 32 tokens
 took 4.3 s longer than the same number of tokens in 512 thoughts."""
-
-SYNC_FIXED_S: Final = 0.16
-"""Pause, reload, canary and round trips of a weight sync, however small the weights."""
-SYNC_RATE: Final = 7.4e9
-"""Bytes per second of a whole weight sync between cards or on one: 3.1 GB in 0.58 s on two H200."""
-SHM_RATE: Final = 1.0e9
-"""The same through memory of the host: files, or Ray's object store."""
-HOST_LINK: Final = 10e9
-"""Bytes per second of a copy in the host's memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,22 +150,22 @@ def _decoding(
         start: tokens that a sequence attends to before its first sampled one.
         shared: tokens of `start` that the KV cache holds for this sequence alone.
     """
-    shape, size = load.shape, load.itemsize
     mine = -(-sequences // load.engines)
     fitting = max(load.cache_tokens // (shared + tokens), 1)
     streams = min(mine, load.max_sequences, fitting)
     # Continuous batching: a sequence that ends is replaced at once.
     steps = tokens * max(mine / streams, 1.0)
-    context = start + tokens / 2
-    cards = load.tensor_parallel
-    read = shape.parameters * size + streams * context * shape.kv_bytes(size)
-    logits = SAMPLER_PASSES * 4 * streams * shape.vocabulary
-    bytes_s = (read / cards + logits) / card.bandwidth
-    flops = shape.forward_flops(streams, streams, round(streams * context))
-    flops_s = flops / (cards * card.operations(size))
-    card_s = max(bytes_s / DECODE_RATE, flops_s / MATMUL_RATE)
+    bytes_s, flops_s = _roofs(load, card, streams, start + tokens / 2)
+    first, card_s, last = (
+        max(by_bytes / DECODE_RATE, by_flops / MATMUL_RATE)
+        for by_bytes, by_flops in (
+            _roofs(load, card, streams, start),
+            (bytes_s, flops_s),
+            _roofs(load, card, streams, start + tokens),
+        )
+    )
     host_s = (HOST_STEP_S if load.graphs else EAGER_STEP_S) + streams * HOST_TOKEN_S
-    step_s = max(card_s, host_s)
+    step_s = _mean_of_larger(host_s, first, last)
     requests_s = mine * HOST_SEQUENCE_S
     memory = bytes_s / DECODE_RATE >= flops_s / MATMUL_RATE
     bound: Bound = "memory bandwidth" if memory else "arithmetic"
@@ -185,6 +176,27 @@ def _decoding(
         card_s=steps * card_s,
         floor_s=steps * max(bytes_s, flops_s),
     )
+
+
+def _roofs(load: GenerationLoad, card: Card, streams: int, context: float) -> tuple[float, float]:
+    """Return the seconds of one engine step by its bytes and by its operations, at full rates."""
+    shape, size, cards = load.shape, load.itemsize, load.tensor_parallel
+    read = shape.parameters * size + streams * context * shape.kv_bytes(size)
+    logits = SAMPLER_PASSES * 4 * streams * shape.vocabulary
+    flops = shape.forward_flops(streams, streams, round(streams * context))
+    return (read / cards + logits) / card.bandwidth, flops / (cards * card.operations(size))
+
+
+def _mean_of_larger(host_s: float, first: float, last: float) -> float:
+    """Return the mean of max(host_s, x) where x grows evenly from `first` to `last`.
+
+    Long thoughts are bound by the host while their context is short, and by the card later.
+    """
+    if last <= host_s:
+        return host_s
+    if first >= host_s:
+        return (first + last) / 2
+    return host_s + (last - host_s) ** 2 / (2 * (last - first))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,21 +293,6 @@ def _update(load: TrainingLoad, card: Card) -> Stage:
         bound="link" if link_s > share_s else "memory bandwidth",
         card_s=seconds,
         floor_s=seconds,
-    )
-
-
-def sync_stage(shape: ModelShape, itemsize: int, transport: Transport, card: Card) -> Stage:
-    """Return the weight sync of a step; its floor is the weights over the link at full rate."""
-    sent = shape.parameters * itemsize
-    link = {"ipc": card.bandwidth / 2, "nccl": card.link}.get(transport, HOST_LINK)
-    rate = SYNC_RATE if transport in ("ipc", "nccl") else SHM_RATE
-    spent = sent / rate
-    return Stage(
-        name="weight sync",
-        seconds=SYNC_FIXED_S + spent,
-        bound="link" if spent > SYNC_FIXED_S else "host",
-        card_s=sent / link,
-        floor_s=sent / link,
     )
 
 

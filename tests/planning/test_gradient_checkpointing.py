@@ -103,9 +103,9 @@ def test_auto_takes_the_fewest_layers_that_leave_a_margin() -> None:
     plan = planned(*auto)
     assert 0 < plan.checkpointed < 28
     (card,) = (place for place in plan.places if place.place.tenants[0].role == "learner rank")
-    assert card.size <= 0.95 * CARDS["h100"].memory
+    assert card.needed <= 0.95 * CARDS["h100"].memory
     fewer = planned(*auto, f"learner.gradient_checkpointing={plan.checkpointed - 1}").places[0]
-    assert fewer.size > 0.95 * CARDS["h100"].memory
+    assert fewer.needed > 0.95 * CARDS["h100"].memory
     assert planned(*auto, card="h200").checkpointed == 0
     assert planned(*auto, "learner.micro_batch_rows=1").checkpointed == 0
     # An engine on the same card leaves less.

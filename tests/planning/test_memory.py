@@ -15,6 +15,7 @@ from rlsys.planning.logprob_head import head_bytes
 from rlsys.planning.memory import (
     EngineNeeds,
     engine_memory,
+    free_blocks,
     learner_memory,
     total,
 )
@@ -140,6 +141,19 @@ def test_an_offloaded_optimizer_leaves_the_weights_on_the_card() -> None:
     assert [part.name for part in memory.states] == ["weights"]
     assert memory.update == ()
     assert memory.backward == learner_memory(needs(TOY, zero_stage=2)).backward
+
+
+def test_free_blocks_are_the_smaller_of_backward_pass_and_update_and_gaps() -> None:
+    # The update needs 4 bytes per weight, the backward pass what its parts say.
+    memory = learner_memory(needs(TOY))
+    backward, update = total(memory.backward), 4 * TOY.parameters
+    assert backward != update
+    free = free_blocks(memory)
+    assert free.given_back
+    assert free.size == min(backward, update) + int(0.3 * (backward + update))
+    # Nothing is free without an update on the card but the gaps.
+    offloaded = learner_memory(needs(TOY, zero_stage=2, offload=True))
+    assert free_blocks(offloaded).size == int(0.3 * total(offloaded.backward))
 
 
 def engine(**changes: object) -> EngineNeeds:

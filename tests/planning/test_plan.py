@@ -140,6 +140,16 @@ def test_what_does_not_fit_is_named() -> None:
     assert "after its prompt, and the model takes 4,096 in all" in long.faults[0]
 
 
+def test_free_blocks_are_shown_and_refuse_no_run() -> None:
+    words = (*SHARED, "learner.gradient_checkpointing=true", "generation.kv_cache_mib=16384")
+    (place,) = planned(*words, "learner.micro_batch_rows=8", card="h100").places
+    assert place.capacity is not None
+    assert place.needed < place.capacity < place.size
+    assert place.fits
+    (host,) = planned().places  # on a CPU there is no such allocator
+    assert host.size == host.needed
+
+
 def test_the_nearest_settings_fit() -> None:
     cases: list[tuple[Sequence[str], str]] = [
         (SHARED, "h100"),

@@ -11,6 +11,7 @@ from model_shapes import QWEN2_1_5B
 
 from learner.gradient_checkpointing import asked_layers
 from rlsys.planning.cards import CARDS, Card
+from rlsys.planning.sync import sync_stage
 from rlsys.planning.time import (
     GenerationLoad,
     Stage,
@@ -18,7 +19,6 @@ from rlsys.planning.time import (
     TrainingLoad,
     generation_stages,
     seconds_of,
-    sync_stage,
     training_stages,
 )
 from rlsys.planning.workload import EpisodeTree, LearnerRows
@@ -119,6 +119,7 @@ def test_generation_is_as_fast_as_measured() -> None:
 
 def test_a_sync_is_as_fast_as_measured() -> None:
     assert sync_stage(QWEN2_1_5B, 2, "nccl", H200).seconds == pytest.approx(0.58, abs=0.03)
+    assert sync_stage(QWEN2_1_5B, 2, "ipc", H200).seconds == pytest.approx(0.135, abs=0.01)
 
 
 SLOW = Card(name="slow", memory_gib=1, flops=1e9, bandwidth=1e6, link=1e6)
@@ -131,6 +132,23 @@ def test_decoding_reads_weights_and_cache_once_a_step() -> None:
     logits = 10 * 4 * 4 * 151_936
     assert thoughts.floor_s == pytest.approx(10 * (weights + cache + logits) / 1e6)
     assert thoughts.bound == "memory bandwidth"
+
+
+def test_long_thoughts_are_bound_by_the_host_first_and_then_by_the_card() -> None:
+    # 32 streams take the host 2.5 ms + 32 x 15 us = 2.98 ms a step. At half the card's bandwidth
+    # weights and logits take 1.37 ms, and 8,000 tokens of context 3.06 ms more.
+    card = Card(name="made up", memory_gib=1, flops=1e18, bandwidth=4.8e12, link=1e9)
+    tree = EpisodeTree(prompt=1, thought=8000)
+    _, thoughts = generation_stages(generation(tree, 32), card)
+    first, last, host = 1.368e-3, 4.427e-3, 2.98e-3
+    step = host + (last - host) ** 2 / (2 * (last - first))
+    assert thoughts.seconds == pytest.approx(8000 * step + 32 * 0.5e-3, rel=1e-3)
+    # A fast card leaves all to the host, and a slow one all to itself.
+    fast, slow = (replace(card, bandwidth=bandwidth) for bandwidth in (1e15, 1e12))
+    _, by_host = generation_stages(generation(tree, 32), fast)
+    assert by_host.seconds == pytest.approx(8000 * host + 32 * 0.5e-3)
+    _, by_card = generation_stages(generation(tree, 32), slow)
+    assert by_card.seconds == pytest.approx(by_card.card_s + 32 * 0.5e-3)
 
 
 def test_sequences_that_do_not_fit_at_once_take_turns() -> None:
