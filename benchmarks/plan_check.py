@@ -216,7 +216,7 @@ def _check(
     plan = plan_run(config, read_shapes(config), card, Lengths(prompt=PROMPT_TOKENS), host)
     for fault in plan.faults:
         print(f"{name}: {fault}", flush=True)
-    predicted = _predicted(plan)
+    predicted = plan_numbers(plan)
     measured = _measured(asked, name, words, scratch)
     ratios = {
         key: round(value / measured[key], 3) for key, value in predicted.items() if key in measured
@@ -231,7 +231,8 @@ def _check(
     }
 
 
-def _predicted(plan: RunPlan) -> dict[str, float]:
+def plan_numbers(plan: RunPlan) -> dict[str, float]:
+    """Return what is planned of the numbers that a run is measured by, under the same names."""
     cards = [place.size / GIB for place in plan.places if place.place.name != HOST]
     # On the CPU the metric is the resident memory of the process, libraries included.
     libraries = 0 if cards else PROCESS_BYTES

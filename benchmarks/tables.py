@@ -33,6 +33,7 @@ import economics_pages as economics
 import independent_table
 import learner_tables
 import paper_plans
+import plan_check_table
 import plan_table
 import rea_tables as rea
 import reflection_model
@@ -222,6 +223,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "driver-speed": partial(speed.driver, RESULTS / "driver_speed_cpu.jsonl"),
     "group-time": partial(speed.group_times, RESULTS / "group_time_cpu.jsonl"),
     "plans": partial(plan_table.plans, RESULTS / "learner_trunk_H200.jsonl"),
+    "plan-check": partial(plan_check_table.whole_runs, RESULTS / "plan_check_H200.json"),
     "paper-plans": paper_plans.plans,
     "estimator-lab": estimator_lab,
     "tiny-methods": tiny_methods,
