@@ -34,7 +34,7 @@ ALLOCATOR_SLACK: Final = 0.05
 FREE_BLOCKS: Final = 0.3
 """Part of the memory of a backward pass and of an update that torch's allocator keeps in further
 free blocks. Five whole cards as nvidia-smi shows them, less what was planned for the engine and for
-the rest of the learner, gave 0.13 to 0.45 (benchmarks/results/plan_check_H200.json)."""
+the rest of the learner, gave 0.13 to 0.43 (benchmarks/results/plan_check_H200.json)."""
 BATCH_TOKENS: Final = 8192
 """Most tokens of one engine step, for which vLLM keeps memory free, if nothing else is set."""
 SAMPLER_COPIES: Final = 3

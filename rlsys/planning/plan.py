@@ -38,6 +38,7 @@ from rlsys.planning.workload import (
     LearnerRows,
     Lengths,
     episode_tree,
+    fullest_rows,
     learner_rows,
 )
 
@@ -136,7 +137,7 @@ def plan_run(
     memories = {"engine": engine.parts}
     if reflection is not None:
         memories["reflection engine"] = reflection.parts
-    needs = _learner_needs(config, shapes, longest, rows)
+    needs = _learner_needs(config, shapes, longest, fullest_rows(config, longest, rows))
     placed = layout(config)
     room = rank_room(placed, memories, card.memory)
     checkpointed = checkpointed_layers(config, longest, needs, room)
@@ -202,7 +203,9 @@ def _learner_needs(
         ranks=learner.ranks,
         rows=rows,
         # Of rows that ranks share, the part of one rank may be trained throughout.
-        predicted=min(rows.rows_per_pass * rows.trees_per_row * tree.sampled, rows.pass_slots),
+        predicted=min(
+            rows.rows_per_pass * rows.row_tokens * tree.sampled // tree.tokens, rows.pass_slots
+        ),
         checkpointed=0,  # decided when the memory of the engines is known
         compiled=_compiled(learner),
         logits_chunk=learner.logits_chunk,

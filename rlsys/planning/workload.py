@@ -6,7 +6,7 @@ given. So memory is the worst case, and seconds are those of a step in which no 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeGuard
 
 from learner.plan import BLOCK_TOKENS, row_width
@@ -176,3 +176,16 @@ def learner_rows(config: RunConfig, tree: EpisodeTree) -> LearnerRows:
         trees_per_row=fullest,
         sequence_ranks=learner.sequence_ranks,
     )
+
+
+def fullest_rows(config: RunConfig, tree: EpisodeTree, rows: LearnerRows) -> LearnerRows:
+    """Return `rows` as wide as episodes of up to `tree` may make them.
+
+    Somewhat shorter episodes can fill rows better: five of 808 tokens fit into a row of 4,096, in
+    which four of 850 leave room. The rows of a step hold no more tokens than with the longest ones.
+    """
+    learner = config.learner
+    width = -(-row_width(tree.tokens, learner.row_tokens) // BLOCK_TOKENS) * BLOCK_TOKENS
+    step = rows.rows // config.batch.optimizer_steps * rows.row_tokens
+    width = min(width, step // rows.rows_per_pass)
+    return replace(rows, row_tokens=max(width, rows.row_tokens))

@@ -8,7 +8,13 @@ from learner.packing import flatten
 from learner.plan import make_plan
 from rlsys.config import BatchConfig, LearnerConfig, RunConfig
 from rlsys.config.loading import load_config
-from rlsys.planning.workload import EpisodeTree, Lengths, episode_tree, learner_rows
+from rlsys.planning.workload import (
+    EpisodeTree,
+    Lengths,
+    episode_tree,
+    fullest_rows,
+    learner_rows,
+)
 from rlsys.types import NO_PARENT, Kind, Sample, Segment
 
 
@@ -123,3 +129,22 @@ def test_rows_are_those_of_the_learner_s_plan() -> None:
         assert rows.slots == rows.rows * rows.row_tokens // shared
         passes = -(-len(real[0]) // micro)
         assert (rows.passes, rows.rows_per_pass) == (steps * passes, -(-len(real[0]) // passes))
+
+
+def test_shorter_episodes_fill_rows_better() -> None:
+    tree = EpisodeTree(prompt=64, thought=786)  # 850 tokens
+    cases = [
+        # row_tokens, micro_batch_rows, rows of the longest episodes, as full as can be
+        (4096, 2, 3584, 4096),  # 16 rows of 4 x 850 tokens, but 5 x 808 fit as well
+        (4096, 16, 3584, 3584),  # a pass has all rows, and fuller rows would be fewer
+        (8192, 2, 7168, 8192),  # 8 rows of 8 x 850 tokens, but 10 x 800 fit as well
+        (512, 2, 896, 896),  # an episode for itself
+    ]
+    for row_tokens, micro, planned, fullest in cases:
+        config = RunConfig.model_construct(
+            batch=BatchConfig(problems=8, group_size=8),
+            learner=LearnerConfig(gpus_per_rank=1, row_tokens=row_tokens, micro_batch_rows=micro),
+        )
+        rows = learner_rows(config, tree)
+        found = rows.row_tokens, fullest_rows(config, tree, rows).row_tokens
+        assert found == (planned, fullest), row_tokens
