@@ -52,8 +52,9 @@ def plans(path: Path) -> str:
             part = "" if layers == SHAPE.layers else f" {layers} of {SHAPE.layers} layers"
             label += f", checkpointing{part}"
         measured = f"{row['peak_gib']:.1f} GiB, {row['median_s']:.2f} s"
-        lines.append([label, measured, planned(row)])
-    return markdown(["one learner rank, 1.5B shape, one H200", "measured", "planned"], lines)
+        lines.append([str(row["session"]), label, measured, planned(row)])
+    head = ["session", "one learner rank, 1.5B shape, one H200", "measured", "planned"]
+    return markdown(head, lines)
 
 
 def checkpointed(row: dict[str, Any]) -> int:
