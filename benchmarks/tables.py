@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import allocation_table
 import anytime_table
@@ -40,6 +40,7 @@ import reflection_model
 import serving_table
 import speed_tables as speed
 import trl_loop
+from ablation_table import ablation
 from experiment_tables import differences, experiment_table
 from rlsys.reporting.metrics_file import read_evaluations
 from table_runs import WARM_START, markdown, runs, table
@@ -173,6 +174,11 @@ def importance_weight() -> str:
     return differences(found, {f"staleness {s}": f"staleness {s}, no weight" for s in (0, 1, 2, 4)})
 
 
+def tiny_reflection(at: Literal["steps", "tokens"]) -> str:
+    """REA-RL without its parts."""
+    return ablation(json.loads((RESULTS / "tiny_reflection.json").read_text()), at)
+
+
 def estimator_lab() -> str:
     """Signal, noise and direction of the gradients of every method on the same trees."""
     found = json.loads((RESULTS / "estimator_lab.json").read_text())["table"]
@@ -228,6 +234,8 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "estimator-lab": estimator_lab,
     "tiny-methods": tiny_methods,
     "tiny-staleness": tiny_staleness,
+    "tiny-reflection-steps": partial(tiny_reflection, "steps"),
+    "tiny-reflection-tokens": partial(tiny_reflection, "tokens"),
     "importance-weight": importance_weight,
     "grading": grading,
     "serving": serving,
