@@ -7,7 +7,7 @@ graphs, which hold the addresses of the tensors, then stay right.
 
 Everywhere else vLLM has changed the weights after loading: on a CPU it packs linear layers, and
 with quantisation it converts them. There an update goes through vLLM's layerwise reload, which
-repeats those changes and takes about 0.1 s longer for 1.5 billion weights.
+repeats those changes and takes some 0.07 s longer for 1.5 billion weights.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from actors.sampled_logprobs import Span
@@ -49,8 +50,12 @@ class WeightReceiver:
     model_runner: GPUModelRunner
     _rlsys_group: PyNcclCommunicator
     _rlsys_keeper: LogprobKeeper
-    _rlsys_overwrites: bool
-    """This update writes over the weights and needs no reload."""
+
+    @cached_property
+    def _rlsys_overwrites(self) -> bool:
+        """Updates write over the weights and need no reload."""
+        # Kept, because the engine serves nothing while this is asked.
+        return self.device.type == "cuda" and overwritable(self.model_runner.get_model())
 
     def rlsys_die_with_parent(self) -> None:
         """Let the kernel kill this process when the one that started it dies, however it dies.
@@ -87,11 +92,9 @@ class WeightReceiver:
         """
         from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
-        model = self.model_runner.get_model()
-        self._rlsys_overwrites = self.device.type == "cuda" and overwritable(model)
         if not self._rlsys_overwrites:
             with self._rlsys_context():
-                initialize_layerwise_reload(model)
+                initialize_layerwise_reload(self.model_runner.get_model())
         return self._rlsys_overwrites
 
     def rlsys_receive_file(self, path: str) -> None:

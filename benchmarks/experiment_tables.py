@@ -28,34 +28,45 @@ def experiment_table(found: Mapping[str, Any]) -> str:
         return "no run has finished"
     name, ends = compared(found, runs)
     starts = warm_starts(runs)
-    budgets = sorted((k for k in starts[min(starts)] if k.isdecimal()), key=int)
+    budgets = budgets_of(starts[min(starts)])
     rows = [["warm start", str(len(starts)), *cells(list(starts.values()), budgets)]]
     rows += [
         [arm, str(len(seeds)), *cells(list(seeds.values()), budgets)] for arm, seeds in ends.items()
     ]
-    base = ends.get(found["baseline"], {})
-    for arm, seeds in ends.items():
-        pairs = [(seeds[seed], base[seed]) for seed in seeds if seed in base]
-        if arm == found["baseline"] or not pairs:
-            continue
-        rows.append([f"{arm} - {found['baseline']}", str(len(pairs)), *gaps(pairs, budgets)])
-    return markdown(
-        [f"after {name}", "seeds", *budgets, "anytime", "thought length", "tokens, M"], rows
-    )
+    base = found["baseline"]
+    rows += differences(ends, {arm: base for arm in ends if arm != base}, budgets)
+    return markdown(head(name, budgets), rows)
 
 
-def differences(found: Mapping[str, Any], pairs: Mapping[str, str]) -> str:
-    """Return the table of differences, paired by seed, of each arm in `pairs` from its value."""
+def difference_table(found: Mapping[str, Any], pairs: Mapping[str, str]) -> str:
+    """Return the table of differences of each arm in `pairs` from its value."""
     runs = [run for run in found["runs"] if run["evaluations"]]
     name, ends = compared(found, runs)
-    budgets = sorted((k for k in runs[0]["evaluations"][0] if k.isdecimal()), key=int)
+    budgets = budgets_of(runs[0]["evaluations"][0])
+    return markdown(head(name, budgets), differences(ends, pairs, budgets))
+
+
+def differences(
+    ends: Mapping[str, Seeds], pairs: Mapping[str, str], budgets: Sequence[str]
+) -> list[list[str]]:
+    """Return a line for each arm in `pairs` that shares a seed with its value, paired by seed."""
     rows = []
     for arm, base in pairs.items():
-        seeds = [(numbers, ends[base][seed]) for seed, numbers in ends[arm].items()]
-        rows.append([f"{arm} - {base}", str(len(seeds)), *gaps(seeds, budgets)])
-    return markdown(
-        [f"after {name}", "seeds", *budgets, "anytime", "thought length", "tokens, M"], rows
-    )
+        others = ends.get(base, {})
+        seeds = [(numbers, others[seed]) for seed, numbers in ends[arm].items() if seed in others]
+        if seeds:
+            rows.append([f"{arm} - {base}", str(len(seeds)), *gaps(seeds, budgets)])
+    return rows
+
+
+def budgets_of(numbers: Numbers) -> list[str]:
+    """Return the budgets of an evaluation, the smallest first."""
+    return sorted((key for key in numbers if key.isdecimal()), key=int)
+
+
+def head(name: str, budgets: Sequence[str]) -> list[str]:
+    """Return the columns of a table of arms or of their differences."""
+    return [f"after {name}", "seeds", *budgets, "anytime", "thought length", "tokens, M"]
 
 
 def compared(

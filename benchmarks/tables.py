@@ -41,7 +41,7 @@ import serving_table
 import speed_tables as speed
 import trl_loop
 from ablation_table import ablation
-from experiment_tables import differences, experiment_table
+from experiment_tables import difference_table, experiment_table
 from rlsys.reporting.metrics_file import read_evaluations
 from table_runs import WARM_START, markdown, runs, table
 
@@ -158,20 +158,17 @@ def serving() -> str:
     return serving_table.serving(json.loads((RESULTS / "serving_tiny_cpu.json").read_text()))
 
 
-def tiny_methods() -> str:
-    """Methods for short thoughts against GRPO and BRPO."""
-    return experiment_table(json.loads((RESULTS / "tiny_methods.json").read_text()))
-
-
-def tiny_staleness() -> str:
-    """What stale tokens cost."""
-    return experiment_table(json.loads((RESULTS / "tiny_staleness.json").read_text()))
+def experiment(name: str) -> str:
+    """Return all arms of an experiment and their differences from its baseline."""
+    return experiment_table(json.loads((RESULTS / f"{name}.json").read_text()))
 
 
 def importance_weight() -> str:
     """What the importance weight repairs: with it minus without it, at equal staleness."""
     found = json.loads((RESULTS / "tiny_staleness.json").read_text())
-    return differences(found, {f"staleness {s}": f"staleness {s}, no weight" for s in (0, 1, 2, 4)})
+    return difference_table(
+        found, {f"staleness {s}": f"staleness {s}, no weight" for s in (0, 1, 2, 4)}
+    )
 
 
 def tiny_reflection(at: Literal["steps", "tokens"]) -> str:
@@ -232,8 +229,8 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "plan-check": partial(plan_check_table.whole_runs, RESULTS / "plan_check_H200.json"),
     "paper-plans": paper_plans.plans,
     "estimator-lab": estimator_lab,
-    "tiny-methods": tiny_methods,
-    "tiny-staleness": tiny_staleness,
+    "tiny-methods": partial(experiment, "tiny_methods"),
+    "tiny-staleness": partial(experiment, "tiny_staleness"),
     "tiny-reflection-steps": partial(tiny_reflection, "steps"),
     "tiny-reflection-tokens": partial(tiny_reflection, "tokens"),
     "importance-weight": importance_weight,

@@ -55,7 +55,7 @@ class WeightSink(Protocol):
         ...
 
     async def begin_update(self) -> None:
-        """Stop serving and open the reload."""
+        """Stop serving and get ready for new weights."""
         ...
 
     async def receive(self, buckets: Sequence[Bucket], sent: Sequence[Sequence[SentPart]]) -> None:
@@ -201,7 +201,7 @@ class WeightSync:
             await sink.finish_update(version)
 
     async def _broadcast(self, sink: WeightSink) -> None:
-        # Nothing can be sent ahead: a broadcast needs its receivers, and those an open reload.
+        # Nothing can be sent ahead: a broadcast needs its receivers, and those must be ready.
         with self._timed("close"):
             await sink.begin_update()
             # Only now: whoever is missing has left by the call before, and a group with a dead
