@@ -20,6 +20,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from actors.sampled_logprobs import Span
@@ -107,9 +108,11 @@ class WeightReceiver:
         """Load buckets from flat CUDA buffers that another process on this card exported."""
         import torch
 
-        for handle, bucket in zip(handles, buckets, strict=True):
-            rebuild, arguments = pickle.loads(handle)
-            self._rlsys_load(_split(rebuild(*arguments), bucket))
+        # All before the first is used: they are parts of one allocation, which torch maps once for
+        # as long as one of them lives, and again for every one that comes after the last is gone.
+        flats = [rebuild(*arguments) for rebuild, arguments in map(pickle.loads, handles)]
+        parts = zip(flats, buckets, strict=True)
+        self._rlsys_load(chain.from_iterable(_split(flat, bucket) for flat, bucket in parts))
         # So far the copies only wait in a queue of the card. The sender may drop its buffers once
         # this call has returned, so they must have happened by then.
         torch.cuda.synchronize()

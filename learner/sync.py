@@ -8,10 +8,12 @@ Adapters are merged tensor by tensor (learner.weights), because engines do not k
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +55,6 @@ class WeightSender:
         self._rank = rank
         self._partitioned = partitioned
         self._buckets = _plan(module, self._dtype, spec.bucket_bytes)
-        self._exported: list[torch.Tensor | None] = [None] * len(self._buckets)
         self._group: PyNcclCommunicator
 
     def plan(self) -> list[Bucket]:
@@ -134,11 +135,18 @@ class WeightSender:
     def _export_ipc(self, index: int) -> CardBuffer:
         from torch.multiprocessing.reductions import reduce_tensor
 
-        flat = self._flatten(index)
-        # The handle does not keep the memory. This reference does, until the same bucket of the
-        # next sync replaces it.
-        self._exported[index] = flat
+        # Written over in every sync: the engine has copied the last one before the next begins.
+        flat = self._flatten(index, self._exported[index])
         return CardBuffer(handle=pickle.dumps(reduce_tensor(flat)))
+
+    @cached_property
+    def _exported(self) -> tuple[torch.Tensor, ...]:
+        """ipc: a flat buffer per bucket; the handles that are sent do not keep their memory."""
+        sizes = [sum(math.prod(shape) for _, _, shape in bucket) for bucket in self.plan()]
+        # One allocation, because an engine that stands still maps every allocation on its own.
+        whole = torch.empty(sum(sizes), dtype=self._dtype, device=torch.cuda.current_device())
+        buffers: tuple[torch.Tensor, ...] = whole.split(sizes)
+        return buffers
 
     def _copies(self, index: int) -> dict[str, torch.Tensor]:
         return {
@@ -156,13 +164,14 @@ class WeightSender:
         # safetensors refuses tensors that share memory.
         return tensor.to("cpu", self._dtype, copy=True).contiguous()
 
-    def _flatten(self, index: int) -> torch.Tensor:
+    def _flatten(self, index: int, out: torch.Tensor | None = None) -> torch.Tensor:
         return torch.cat(
             [
                 tensor.to(self._dtype).reshape(-1)
                 for weight in self._buckets[index]
                 for _, tensor in self._tensors(weight, weight.value())
-            ]
+            ],
+            out=out,
         )
 
 
