@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 
+from actors.admission import Admission
 from actors.engine_state import (
     BusyTime,
     EngineCounts,
@@ -31,7 +32,12 @@ from actors.engine_state import (
 )
 from actors.sampled_logprobs import LogprobFetcher, Span, candidates, sampled_logprobs
 from actors.stored_bucket import bucket_file
-from actors.vllm_settings import EngineSpec, engine_args, use_socket_folder_of_ray
+from actors.vllm_settings import (
+    EngineSpec,
+    engine_args,
+    sampling_params,
+    use_socket_folder_of_ray,
+)
 from actors.weight_receiver import WeightReceiver
 from rlsys.errors import EngineDied, EngineError, SyncError
 from rlsys.spans import span
@@ -54,6 +60,7 @@ class GenerationActor:
         self._spec = spec
         self._version = 0
         self._serving = asyncio.Event()
+        self._admission = Admission(spec.max_sequences)
         self._ids = itertools.count()
         self._counts, self._busy = EngineCounts(), BusyTime()
         self._cache_block = 1
@@ -130,34 +137,16 @@ class GenerationActor:
         return list(await asyncio.gather(*(self._generate_one(r) for r in requests)))
 
     async def _generate_one(self, request: GenerationRequest) -> list[Completion]:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
         if self._refusing:
             raise EngineDied(f"engine {self._spec.index} was started again and has no weights yet")
-        await self._serving.wait()
-        # An update may come while the request runs; both ends of its span travel with the tokens.
-        first = self._version
-        params = SamplingParams(
-            n=request.n,
-            max_tokens=request.max_tokens,
-            temperature=request.temperature,
-            top_p=request.top_p,
-            top_k=request.top_k or 0,
-            stop_token_ids=list(request.stop_token_ids),
-            ignore_eos=True,  # the request names every token that ends it
-            seed=request.seed,
-            logprobs=request.top_logprobs,
-            flat_logprobs=True,
-            # Decoding costs time for every token, and only a stop text needs it.
-            detokenize=request.stop_text is not None,
-            stop=request.stop_text,
-            include_stop_str_in_output=True,
-            skip_special_tokens=False,  # a special token inside the text breaks it up
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
-        with self._busy.request(), span(f"{request.n} samples of {request.max_tokens} tokens"):
-            output = await self._finish(request.token_ids, params, first)
+        # A request that names its engine goes on from tokens that were sampled there.
+        async with self._admission.admitted(request.n, begun=request.engine is not None):
+            await self._serving.wait()
+            # An update may come while the request runs; both ends of its span travel with the
+            # tokens.
+            first, params = self._version, sampling_params(request)
+            with self._busy.request(), span(f"{request.n} samples of {request.max_tokens} tokens"):
+                output = await self._finish(request.token_ids, params, first)
         logprobs = await sampled_logprobs(request, output, self._logprobs)
         # A request can end between finish_update and verify. Its last tokens then come from weights
         # that are not checked yet, so the result waits for the canary, for ever if that fails.

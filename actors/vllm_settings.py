@@ -1,4 +1,4 @@
-"""How an engine is started: its settings, as vLLM takes them, and its environment variables."""
+"""Settings of an engine and of a request, as vLLM takes them, and environment variables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from rlsys.types import GenerationRequest
+
 if TYPE_CHECKING:
+    from vllm import SamplingParams
     from vllm.engine.arg_utils import AsyncEngineArgs
 
 CPU_BATCH_TOKENS = 4096
@@ -37,6 +40,8 @@ class EngineSpec:
     prefix_caching: bool = True
     max_batched_tokens: int | None = None
     """None takes vLLM's own number."""
+    canary_sequences: int = 0
+    """Sequences that a weight sync checks beside `max_sequences` samples that are under way."""
 
 
 def engine_args(spec: EngineSpec) -> AsyncEngineArgs:
@@ -48,7 +53,7 @@ def engine_args(spec: EngineSpec) -> AsyncEngineArgs:
         dtype=spec.dtype,
         seed=spec.seed,
         max_model_len=spec.max_length,
-        max_num_seqs=spec.max_sequences,
+        max_num_seqs=spec.max_sequences + spec.canary_sequences,
         tensor_parallel_size=spec.tensor_parallel,
         # Processes of this actor. Left to itself, vLLM would notice Ray and ask it for cards that
         # this actor has already.
@@ -74,6 +79,31 @@ def engine_args(spec: EngineSpec) -> AsyncEngineArgs:
         disable_log_stats=True,
         # Ignore the sampling defaults in the model folder; a request states all its settings.
         generation_config="vllm",
+    )
+
+
+def sampling_params(request: GenerationRequest) -> SamplingParams:
+    """Return vLLM's settings of a request."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        n=request.n,
+        max_tokens=request.max_tokens,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=request.top_k or 0,
+        stop_token_ids=list(request.stop_token_ids),
+        ignore_eos=True,  # the request names every token that ends it
+        seed=request.seed,
+        logprobs=request.top_logprobs,
+        flat_logprobs=True,
+        # Decoding costs time for every token, and only a stop text needs it.
+        detokenize=request.stop_text is not None,
+        stop=request.stop_text,
+        include_stop_str_in_output=True,
+        skip_special_tokens=False,  # a special token inside the text breaks it up
+        output_kind=RequestOutputKind.FINAL_ONLY,
     )
 
 

@@ -38,6 +38,8 @@ def engine_pool(
     max_length: int,
     seed: int,
     options: Sequence[RayOptions],
+    *,
+    canary_sequences: int = 0,
 ) -> tuple[GenerationPool, StartEngine]:
     """Start one actor per entry of `options`; no model is loaded yet.
 
@@ -50,11 +52,15 @@ def engine_pool(
         max_length: largest number of tokens of a whole sequence.
         seed: for samples without a seed of their own.
         options: Ray options of each actor, which decide where it runs.
+        canary_sequences: how many sequences a weight sync checks; see EngineSpec.
 
     Returns:
         The pool, and a function that starts an engine with other options after its actor ended.
     """
     actor, pool_name = ray.remote(GenerationActor), uuid4().hex
+
+    def spec(index: int) -> EngineSpec:
+        return _spec(model, generation, max_length, seed, index, canary_sequences)
 
     def name(index: int) -> str:
         return f"engine-{index}-{pool_name}"
@@ -64,7 +70,7 @@ def engine_pool(
         # model is cheap. Calls that wait for an update must not keep heartbeats out.
         return actor.options(
             name=name(index), max_restarts=-1, max_concurrency=MAX_CALLS, **options
-        ).remote(_spec(model, generation, max_length, seed, index))
+        ).remote(spec(index))
 
     pool = GenerationPool(
         [start(index, place) for index, place in enumerate(options)],
@@ -90,7 +96,12 @@ def reflection_pool(
 
 
 def _spec(
-    model: ModelConfig, wanted: EnginesConfig, max_length: int, seed: int, index: int
+    model: ModelConfig,
+    wanted: EnginesConfig,
+    max_length: int,
+    seed: int,
+    index: int,
+    canary_sequences: int = 0,
 ) -> EngineSpec:
     return EngineSpec(
         index=index,
@@ -109,6 +120,7 @@ def _spec(
         kv_cache_dtype=wanted.kv_cache_dtype,
         prefix_caching=wanted.prefix_caching,
         max_batched_tokens=wanted.max_batched_tokens,
+        canary_sequences=canary_sequences,
     )
 
 

@@ -164,7 +164,12 @@ def _engines(
     config: RunConfig, inputs: Inputs, placement: Placement
 ) -> tuple[GenerationPool, EngineHomes]:
     pool, start = engine_pool(
-        config.model, config.generation, inputs.longest_sequence, config.seed, placement.engines
+        config.model,
+        config.generation,
+        inputs.longest_sequence,
+        config.seed,
+        placement.engines,
+        canary_sequences=len(inputs.canary),
     )
     return pool, EngineHomes(start, placement.engines, placement.engine_bundles)
 

@@ -104,6 +104,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         index=ENGINE,
         max_length=1024,
         max_sequences=16,
+        canary_sequences=2,
         kv_cache_bytes=32 << 20,
     )
     variables = engine_environment(on_gpu=False, threads=1)
@@ -267,9 +268,23 @@ def test_new_requests_wait_until_the_canary_has_passed(serving: Serving) -> None
     assert completion.versions == (3, 3)
 
 
+def test_the_canary_does_not_wait_for_requests_that_fill_the_engine(serving: Serving) -> None:
+    async def scenario() -> list[list[list[Completion]]]:
+        thoughts = [request(PROMPT[:10], n=8, max_tokens=500, seed=s) for s in (1, 2, 3)]
+        running = [asyncio.ensure_future(serving.actor.generate([t])) for t in thoughts]
+        await asyncio.sleep(0.2)
+        await serving.update(4)
+        assert await serving.verify() < 1e-4
+        assert serving.actor._admission._waiting  # neither of the first two has made room
+        return await asyncio.gather(*running)
+
+    thoughts = serving.run(scenario())
+    assert [group[0].versions for (group,) in thoughts] == [(3, 4), (3, 4), (4, 4)]
+
+
 def test_an_engine_with_wrong_weights_never_serves_again(serving: Serving) -> None:
-    serving.run(serving.update(4))
-    with pytest.raises(SyncError, match=r"engine 3 differs .* by 5\.00e-01 nats .* at version 4"):
+    serving.run(serving.update(5))
+    with pytest.raises(SyncError, match=r"engine 3 differs .* by 5\.00e-01 nats .* at version 5"):
         serving.run(serving.verify(offset=0.5))
     with pytest.raises(TimeoutError):
         serving.run(asyncio.wait_for(serving.actor.generate([request()]), timeout=1.0))
