@@ -28,6 +28,7 @@ import allocation_table
 import anytime_table
 import combination_table
 import countdown_lengths
+import countdown_runs_table as countdown_runs
 import countdown_table
 import economics_pages as economics
 import independent_table
@@ -250,6 +251,12 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "countdown-training": countdown_table.training,
     "countdown-accuracy": countdown_table.accuracy,
     "countdown-thoughts": countdown_table.thoughts,
+    "countdown-anytime": partial(experiment, "countdown_anytime"),
+    "countdown-curve": countdown_runs.anytime_curve,
+    "countdown-trained-thoughts": countdown_runs.thoughts,
+    "countdown-baselines": countdown_runs.baselines,
+    "countdown-baselines-of-others": countdown_runs.baselines_of_others,
+    "countdown-collapse": countdown_runs.collapse,
     "svamp-medians": svamp_medians,
     "svamp-steps": partial(
         speed.steps, RESULTS / "smollm2_svamp_1xH100_shared.csv", range(1, 111, 20)

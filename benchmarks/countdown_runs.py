@@ -1,0 +1,140 @@
+"""Count what the runs of the Countdown experiment did: one small raw file, one line per run.
+
+    python benchmarks/countdown_runs.py runs/countdown [OTHER_DIR ...] > FILE.jsonl
+
+Each folder is the OUT_DIR of benchmarks/experiments.py with experiments/countdown_anytime.yaml. A
+line has the counts of every sampled evaluation (how thoughts end, which answers are right), the
+means of the baseline metrics over all training steps, and some numbers of every fifth step.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from experiments import Experiment, Run, runs_of
+from rlsys.config.loading import load_config
+from rlsys.data.countdown import Step
+from rlsys.reporting.metrics_file import METRICS, read_rows
+from rlsys.sft.countdown import FAILED, FOUND
+
+FILE: Final = Path(__file__).parent / "experiments" / "countdown_anytime.yaml"
+STEP: Final = re.compile(r"(\d+)([-+*/])(\d+)=(\d+)")
+BASELINE: Final = re.compile(r"baseline/((?:correlation|variance)_v[12]?)/(\d+)")
+COLUMNS: Final = ("step", "score/1024", "thought/length", "entropy")
+"""Numbers of every fifth training step. The score is that of the training problems."""
+
+
+def main() -> None:
+    """Print one line per run of every folder."""
+    experiment = load_config(FILE, [], Experiment)
+    for out in sys.argv[1:]:
+        for run in runs_of(experiment, Path(out)):
+            print(json.dumps(line(run)))
+
+
+def line(run: Run) -> dict[str, Any]:
+    """Return what the raw file keeps of a run."""
+    rows = [row for row in read_rows(run.run_dir / METRICS) if "score/mean" in row]
+    samples = {
+        int(path.stem.removeprefix("evaluation-")): path
+        for path in run.run_dir.glob("samples/evaluation-*.jsonl")
+    }
+    return {
+        "arm": run.arm,
+        "seed": run.seed,
+        "learning_rate": rows[-1]["learning_rate"],
+        "last_step": rows[-1]["step"],
+        "seconds_per_step": round(float(np.mean([row["time/step"] for row in rows])), 2),
+        "thoughts": {step: dict(counts(episodes(samples[step]))) for step in sorted(samples)},
+        "baselines": baselines(rows),
+        "columns": COLUMNS,
+        "training": [
+            [round(row[name], 4) for name in COLUMNS]
+            for row in rows
+            if row["step"] % 5 == 0 or row["step"] == 1
+        ],
+    }
+
+
+def episodes(path: Path) -> list[dict[str, Any]]:
+    """Return the sampled episodes of an evaluation."""
+    return [json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]
+
+
+def counts(sampled: Sequence[Mapping[str, Any]]) -> Counter[str]:
+    """Count ends of thoughts, steps and right answers. The answer at the largest budget is last."""
+    found: Counter[str] = Counter(thoughts=len(sampled))
+    for episode in sampled:
+        thought, answers = episode["thought"], episode["answers"]
+        end = "found" if FOUND in thought else "given up" if FAILED in thought else "cut"
+        steps = steps_of(thought)
+        smallest = answers[0]
+        whole = smallest["cut"] >= episode["thought_tokens"]
+        found.update(
+            {
+                end: 1,
+                f"{end}, right": int(answers[-1]["score"]),
+                "true solutions": writes_solution(episode["problem"], thought),
+                "steps": len(steps),
+                "wrong steps": sum(not is_right(step) for step in steps),
+                "whole at 128": whole,
+                "cut at 128": not whole,
+                "cut at 128, right": 0 if whole else int(smallest["score"]),
+            }
+        )
+    return found
+
+
+def steps_of(text: str) -> list[Step]:
+    """Return the steps in a text, right or wrong."""
+    return [Step(int(a), sign, int(b), int(c)) for a, sign, b, c in STEP.findall(text)]
+
+
+def is_right(step: Step) -> bool:
+    """Return whether a step is computed right."""
+    match step.sign:
+        case "+":
+            return step.left + step.right == step.result
+        case "-":
+            return step.left - step.right == step.result
+        case "*":
+            return step.left * step.right == step.result
+        case _:
+            return step.right != 0 and step.right * step.result == step.left
+
+
+def writes_solution(problem: str, thought: str) -> bool:
+    """Return whether the steps after `!` use every number once, are right and reach the target."""
+    numbers, _, target = problem.partition("->")
+    pool = [int(number) for number in numbers.split(",")]
+    for step in steps_of(thought.partition(FOUND)[2]):
+        for used in (step.left, step.right):
+            if used not in pool:
+                return False
+            pool.remove(used)
+        if not is_right(step):
+            return False
+        pool.append(step.result)
+    return pool == [int(target)]
+
+
+def baselines(rows: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Return metric -> budget -> mean over all steps, for instance `variance_v2` -> `512`."""
+    means: dict[str, dict[str, float]] = {}
+    for name in rows[0]:
+        if match := BASELINE.fullmatch(name):
+            values = [row[name] for row in rows if name in row]
+            means.setdefault(match[1], {})[match[2]] = round(float(np.mean(values)), 5)
+    return means
+
+
+if __name__ == "__main__":
+    main()
