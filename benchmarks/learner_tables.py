@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from speed_tables import checkpointing, json_lines, step_cells
 from table_runs import markdown
@@ -87,27 +87,53 @@ def against_trl(path: Path) -> str:
     )
 
 
-def pauses(trl: Path, runs: Path) -> str:
+def pauses(trl: Path, runs: Path, later: Path) -> str:
     """Return how long engines served nothing in a weight sync, part by part, in ms."""
     parts = ("close", "load", "finish", "check")
     lines: list[list[str]] = []
 
-    def add(run: str, total: float, seconds: Sequence[float | None]) -> None:
-        # A run without parts is older than the writing over.
-        how = "reloaded" if None in seconds else "written over"
+    def add(run: str, how: str, total: float, seconds: Sequence[float | None]) -> None:
         cells = ("" if part is None else f"{1000 * part:.0f}" for part in seconds)
         lines.append([run, how, f"{1000 * total:.0f}", *cells])
+
+    def add_run(row: dict[str, Any], how: str) -> None:
+        measured = row["measured"]
+        add(row["run"], how, measured["paused_s"], [measured["paused_parts_s"][p] for p in parts])
 
     for row in json_lines(trl):
         measured = row["parts_s"]
         if "time/paused" in measured:
             seconds = [measured.get(f"time/paused/{part}") for part in parts]
-            add(row["side"], measured["time/paused"], seconds)
+            # A run without parts is older than the writing over.
+            how = "reloaded" if None in seconds else "written over"
+            add(row["side"], how, measured["time/paused"], seconds)
     for row in json.loads(runs.read_text())["runs"]:
         if row["shape"] == "1.5b":
-            measured = row["measured"]
-            add(row["run"], measured["paused_s"], [measured["paused_parts_s"][p] for p in parts])
+            add_run(row, "written over")
+    hows = {"one per bucket": "the same", "one": "one allocation", None: "over NCCL"}
+    for row in json.loads(later.read_text())["runs"]:
+        if row.get("order") != "asynchronous":
+            add_run(row, hows[row.get("handles")])
     return markdown(["run", "weights", "ms without service", *parts], lines)
+
+
+def two_cards(path: Path) -> str:
+    """Return a synchronous and an asynchronous run with a card for each side."""
+    rows = {row.get("order"): row["measured"] for row in json.loads(path.read_text())["runs"]}
+    keys = {
+        "seconds per step": ("step_s", ".1f"),
+        "the learner waits for samples": ("generation_s", ".1f"),
+        "training": ("training_s", ".1f"),
+        "weight sync": ("sync_s", ".2f"),
+        "of which the check": ("check", ".2f"),
+        "busy share of the learner": ("busy_learner", ".2f"),
+        "busy share of the engine": ("busy_engines", ".2f"),
+        "log-prob gap, mean": ("gap_mean", ".3f"),
+    }
+    orders = ("synchronous", "asynchronous")
+    values = [rows[order] | rows[order]["paused_parts_s"] for order in orders]
+    lines = [[name, *(f"{v[key]:{form}}" for v in values)] for name, (key, form) in keys.items()]
+    return markdown(["", *orders], lines)
 
 
 def long_thoughts(path: Path) -> str:

@@ -33,6 +33,8 @@ def whole_runs(path: Path) -> str:
     head = [word for name, _ in MEASURES.values() for word in (name, "planned")]
     lines = []
     for run in found["runs"]:
+        if "predicted" not in run:  # made for another question
+            continue
         plan = planned(run, found["card"])
         line = [f"`{run['run']}`"]
         for key, (_, form) in MEASURES.items():

@@ -219,7 +219,9 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
         learner_tables.pauses,
         RESULTS / "against_trl_H200.jsonl",
         RESULTS / "plan_check_H200.json",
+        RESULTS / "plan_check_H200_session_5.json",
     ),
+    "two-cards": partial(learner_tables.two_cards, RESULTS / "plan_check_H200_session_5.json"),
     "long-thoughts": partial(learner_tables.long_thoughts, RESULTS / "plan_check_H200.json"),
     "against-trl": partial(learner_tables.against_trl, RESULTS / "against_trl_H200.jsonl"),
     "attention": partial(speed.attention, RESULTS / "attention_speed_H200.jsonl"),
@@ -228,6 +230,9 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "group-time": partial(speed.group_times, RESULTS / "group_time_cpu.jsonl"),
     "plans": partial(plan_table.plans, RESULTS / "learner_trunk_H200.jsonl"),
     "plan-check": partial(plan_check_table.whole_runs, RESULTS / "plan_check_H200.json"),
+    "plan-check-later": partial(
+        plan_check_table.whole_runs, RESULTS / "plan_check_H200_session_5.json"
+    ),
     "paper-plans": paper_plans.plans,
     "estimator-lab": estimator_lab,
     "tiny-methods": partial(experiment, "tiny_methods"),

@@ -33,6 +33,7 @@ from rlsys.launch.start import Start
 from rlsys.launch.teacher import with_folder
 from rlsys.tokenization.model_folder import resolve_model_path
 from rlsys.training.watchdog import Progress
+from rlsys.types import Tokens
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -136,7 +137,9 @@ async def training_processes(
                 with_checkpointed_layers(config, placement, start.tell),
             )
         starting = asyncio.ensure_future(_start(config, start, engines, reflection))
-        ranks = _start_learner(_learner_spec(config, settings), start, placement.ranks)
+        ranks = _start_learner(
+            _learner_spec(config, settings), start, placement.ranks, inputs.canary
+        )
         learner = (await asyncio.gather(ranks, starting))[0]
         yield Processes(
             learner=learner,
@@ -206,10 +209,14 @@ async def _start(
 
 
 async def _start_learner(
-    spec: LearnerSpec, start: Start, options: Sequence[RayOptions]
+    spec: LearnerSpec, start: Start, options: Sequence[RayOptions], canary: Sequence[Tokens]
 ) -> LearnerGroup:
     with start.part("learner"):
-        return await LearnerGroup.start(spec, options)
+        learner = await LearnerGroup.start(spec, options)
+        # The first time takes seconds on a GPU, where it compiles. The engines still load now; in
+        # the first weight sync everybody would wait for it.
+        await learner.sequence_logprobs(canary)
+        return learner
 
 
 def _runner(
