@@ -37,8 +37,8 @@ from table_runs import (
 METHODS = {
     "GRPO": "configs/grpo.yaml",
     "BRPO base": "configs/brpo_base.yaml",
-    "BRPO linear": "configs/brpo_linear.yaml",
-    "BRPO uniform": "configs/demo.yaml",
+    "BRPO linear": "configs/demo.yaml",
+    "BRPO uniform": "configs/brpo_uniform.yaml",
 }
 BASELINE = "GRPO"
 

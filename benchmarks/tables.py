@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import allocation_table
 import anytime_table
@@ -48,6 +48,7 @@ from table_runs import WARM_START, markdown, runs, table
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
+TINY_ANYTIME: Final = ("tiny_anytime_H200", "tiny_anytime_cpu")
 BLOCK: Final = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
 
 
@@ -88,12 +89,6 @@ def named() -> list[str]:
 def brpo_accuracy() -> str:
     """Accuracy per budget at the last common step."""
     return anytime_table.accuracies(runs("anytime_4xH100.json"))
-
-
-def brpo_anytime() -> str:
-    """Differences in anytime accuracy."""
-    found = runs("anytime_4xH100.json")
-    return anytime_table.differences(found, "anytime accuracy", anytime_table.anytime)
 
 
 def brpo_largest() -> str:
@@ -159,9 +154,27 @@ def serving() -> str:
     return serving_table.serving(json.loads((RESULTS / "serving_tiny_cpu.json").read_text()))
 
 
-def experiment(name: str) -> str:
+def experiment(*names: str) -> str:
     """Return all arms of an experiment and their differences from its baseline."""
-    return experiment_table(json.loads((RESULTS / f"{name}.json").read_text()))
+    return experiment_table(found_in(*names))
+
+
+def found_in(*names: str) -> dict[str, Any]:
+    """Return an experiment whose seeds ran on several machines, with a file each."""
+    files = [json.loads((RESULTS / f"{name}.json").read_text()) for name in names]
+    return {**files[0], "runs": [run for file in files for run in file["runs"]]}
+
+
+def answer_weight() -> str:
+    """What a smaller weight of the answers changes."""
+    weight = {f"AR-{prior}, answers 1/16": f"AR-{prior}" for prior in ("base", "linear", "uniform")}
+    return difference_table(found_in(*TINY_ANYTIME), weight)
+
+
+def short_only() -> str:
+    """BRPO and two ways to train short thoughts alone, from uniform BRPO."""
+    base = "AR-uniform, answers 1/16"
+    return difference_table(found_in(*TINY_ANYTIME), dict.fromkeys(("GRPO at 16", "LCPO to 16"), base))
 
 
 def importance_weight() -> str:
@@ -193,7 +206,6 @@ def estimator_lab() -> str:
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "demo": demo,
     "brpo-accuracy": brpo_accuracy,
-    "brpo-anytime": brpo_anytime,
     "brpo-largest": brpo_largest,
     "combination": combination,
     "rea-tiny": rea.tiny,
@@ -236,6 +248,9 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "paper-plans": paper_plans.plans,
     "estimator-lab": estimator_lab,
     "tiny-methods": partial(experiment, "tiny_methods"),
+    "tiny-anytime": partial(experiment, *TINY_ANYTIME),
+    "tiny-anytime-weight": answer_weight,
+    "tiny-anytime-short": short_only,
     "tiny-staleness": partial(experiment, "tiny_staleness"),
     "tiny-reflection-steps": partial(tiny_reflection, "steps"),
     "tiny-reflection-tokens": partial(tiny_reflection, "tokens"),
