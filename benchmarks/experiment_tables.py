@@ -59,6 +59,26 @@ def differences(
     return rows
 
 
+def baseline_table(found: Mapping[str, Any], arms: Sequence[str]) -> str:
+    """Return how well BRPO's baselines predict the return in every slot, as means over seeds."""
+    rows = []
+    for arm in arms:
+        runs = [r["baselines"] for r in found["runs"] if r["arm"] == arm and r.get("baselines")]
+        names = [f"baseline/{kind}_" for kind in ("correlation", "variance")]
+        columns = [f"{name}{v}/" for name in names for v in ("v1", "v2", "v")]
+        slots = sorted({int(key.rpartition("/")[2]) for key in runs[0]})
+        rows += [
+            [
+                arm,
+                str(slot),
+                *(f"{np.mean([run[f'{column}{slot}'] for run in runs]):.2f}" for column in columns),
+            ]
+            for slot in slots
+        ]
+    heads = [f"{kind} {v}" for kind in ("correlation", "variance") for v in ("V1", "V2", "V")]
+    return markdown(["method", "slot that ends at", *heads], rows)
+
+
 def budgets_of(numbers: Numbers) -> list[str]:
     """Return the budgets of an evaluation, the smallest first."""
     return sorted((key for key in numbers if key.isdecimal()), key=int)

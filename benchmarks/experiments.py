@@ -23,6 +23,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import median
 from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import PositiveInt
@@ -180,7 +181,8 @@ def gathered(
         machine = json.loads((run.run_dir / MACHINE).read_text())
         if machine not in machines:
             machines.append(machine)
-        at = {"arm": run.arm, "seed": run.seed, "machine": machines.index(machine)}
+        at: dict[str, Any] = {"arm": run.arm, "seed": run.seed, "machine": machines.index(machine)}
+        at["baselines"] = baselines_of(run.run_dir)
         rows.append({**at, "evaluations": evaluations_of(run.run_dir)})
     return {
         "experiment": name,
@@ -203,6 +205,13 @@ def evaluations_of(run_dir: Path) -> list[dict[str, float]]:
         | e.numbers
         for e in read_evaluations(run_dir / METRICS)
     ]
+
+
+def baselines_of(run_dir: Path) -> dict[str, float]:
+    """Return the median over all training steps of every metric of BRPO's baselines, by name."""
+    rows = [row for row in read_rows(run_dir / METRICS) if "time/step" in row]
+    names = sorted({name for row in rows for name in row if name.startswith("baseline/")})
+    return {name: round(median(row[name] for row in rows if name in row), 4) for name in names}
 
 
 def compact(found: dict[str, Any]) -> str:

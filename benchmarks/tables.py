@@ -42,7 +42,7 @@ import serving_table
 import speed_tables as speed
 import trl_loop
 from ablation_table import ablation
-from experiment_tables import difference_table, experiment_table
+from experiment_tables import baseline_table, difference_table, experiment_table
 from rlsys.reporting.metrics_file import read_evaluations
 from table_runs import WARM_START, markdown, runs, table
 
@@ -171,10 +171,17 @@ def answer_weight() -> str:
     return difference_table(found_in(*TINY_ANYTIME), weight)
 
 
+def tiny_baselines() -> str:
+    """How well V1, V2 and V predict the return on the tiny reasoner."""
+    return baseline_table(found_in(*TINY_ANYTIME), ("AR-uniform", "AR-linear", "AR-base"))
+
+
 def short_only() -> str:
     """BRPO and two ways to train short thoughts alone, from uniform BRPO."""
     base = "AR-uniform, answers 1/16"
-    return difference_table(found_in(*TINY_ANYTIME), dict.fromkeys(("GRPO at 16", "LCPO to 16"), base))
+    return difference_table(
+        found_in(*TINY_ANYTIME), dict.fromkeys(("GRPO at 16", "LCPO to 16"), base)
+    )
 
 
 def importance_weight() -> str:
@@ -250,6 +257,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "tiny-methods": partial(experiment, "tiny_methods"),
     "tiny-anytime": partial(experiment, *TINY_ANYTIME),
     "tiny-anytime-weight": answer_weight,
+    "tiny-anytime-baselines": tiny_baselines,
     "tiny-anytime-short": short_only,
     "tiny-staleness": partial(experiment, "tiny_staleness"),
     "tiny-reflection-steps": partial(tiny_reflection, "steps"),
