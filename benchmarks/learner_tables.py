@@ -136,6 +136,13 @@ def two_cards(path: Path) -> str:
     return markdown(["", *orders], lines)
 
 
+def full_engine(path: Path) -> str:
+    """Return asynchronous runs whose engine is full, before and after it admitted requests."""
+    keys = ("time/step", "time/paused", "time/paused/check")
+    lines = [[row["when"], *(f"{row[key]:.2f}" for key in keys)] for row in json_lines(path)]
+    return markdown(["requests admitted by the engine", "s per step", "s paused", "check"], lines)
+
+
 def long_thoughts(path: Path) -> str:
     """Return steps of BRPO and GRPO with thoughts of 8,000 tokens, and their ratio."""
     rows = {row["run"]: row["measured"] for row in json.loads(path.read_text())["runs"]}

@@ -241,6 +241,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
         RESULTS / "plan_check_H200_session_5.json",
     ),
     "two-cards": partial(learner_tables.two_cards, RESULTS / "plan_check_H200_session_5.json"),
+    "full-engine": partial(learner_tables.full_engine, RESULTS / "full_engine_cpu.jsonl"),
     "long-thoughts": partial(learner_tables.long_thoughts, RESULTS / "plan_check_H200.json"),
     "against-trl": partial(learner_tables.against_trl, RESULTS / "against_trl_H200.jsonl"),
     "attention": partial(speed.attention, RESULTS / "attention_speed_H200.jsonl"),
