@@ -84,7 +84,7 @@ def counts(sampled: Sequence[Mapping[str, Any]]) -> Counter[str]:
                 f"{end}, right": int(answers[-1]["score"]),
                 "true solutions": writes_solution(episode["problem"], thought),
                 "steps": len(steps),
-                "wrong steps": sum(not is_right(step) for step in steps),
+                "wrong steps": sum(not step.is_right for step in steps),
                 "whole at 128": whole,
                 "cut at 128": not whole,
                 "cut at 128, right": 0 if whole else int(smallest["score"]),
@@ -98,19 +98,6 @@ def steps_of(text: str) -> list[Step]:
     return [Step(int(a), sign, int(b), int(c)) for a, sign, b, c in STEP.findall(text)]
 
 
-def is_right(step: Step) -> bool:
-    """Return whether a step is computed right."""
-    match step.sign:
-        case "+":
-            return step.left + step.right == step.result
-        case "-":
-            return step.left - step.right == step.result
-        case "*":
-            return step.left * step.right == step.result
-        case _:
-            return step.right != 0 and step.right * step.result == step.left
-
-
 def writes_solution(problem: str, thought: str) -> bool:
     """Return whether the steps after `!` use every number once, are right and reach the target."""
     numbers, _, target = problem.partition("->")
@@ -120,7 +107,7 @@ def writes_solution(problem: str, thought: str) -> bool:
             if used not in pool:
                 return False
             pool.remove(used)
-        if not is_right(step):
+        if not step.is_right:
             return False
         pool.append(step.result)
     return pool == [int(target)]

@@ -25,6 +25,12 @@ class ArithmeticTeacherConfig(Section):
     type: Literal["arithmetic"] = "arithmetic"
 
 
+class CountdownTeacherConfig(Section):
+    """The steps of Countdown searches are followed in their text."""
+
+    type: Literal["countdown"] = "countdown"
+
+
 class ModelTeacherSection(Section):
     """A large model that labels."""
 
@@ -56,7 +62,8 @@ class EngineTeacher(ModelTeacherSection):
 
 
 TeacherConfig = Annotated[
-    ArithmeticTeacherConfig | EndpointTeacher | EngineTeacher, Field(discriminator="type")
+    ArithmeticTeacherConfig | CountdownTeacherConfig | EndpointTeacher | EngineTeacher,
+    Field(discriminator="type"),
 ]
 
 

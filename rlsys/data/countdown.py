@@ -48,6 +48,19 @@ class Step(NamedTuple):
     def text(self) -> str:
         return f"{self.left}{self.sign}{self.right}={self.result}"
 
+    @property
+    def is_right(self) -> bool:
+        """Whether the result is what the combination gives."""
+        match self.sign:
+            case "+":
+                return self.left + self.right == self.result
+            case "-":
+                return self.left - self.right == self.result
+            case "*":
+                return self.left * self.right == self.result
+            case _:
+                return self.right != 0 and self.right * self.result == self.left
+
 
 class Puzzle(NamedTuple):
     """A Countdown problem with the steps of one of its solutions."""

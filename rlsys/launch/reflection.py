@@ -19,6 +19,7 @@ from rlsys.algorithms.reflection import count_reflections, reflection_threshold
 from rlsys.config import GenerationConfig
 from rlsys.config.reflection import (
     ArithmeticTeacherConfig,
+    CountdownTeacherConfig,
     EndpointTeacher,
     EngineTeacher,
     ReflectionConfig,
@@ -30,6 +31,7 @@ from rlsys.launch.resources import SERVICE_CPUS, numbered_bundles
 from rlsys.launch.room import Bundle
 from rlsys.launch.session import ray_session, run
 from rlsys.reflection.detector import ReflectionDetector
+from rlsys.reflection.labelling import arithmetic, countdown
 from rlsys.reflection.labelling.chat import EndpointChat, EngineChat
 from rlsys.reflection.labelling.evaluation import DetectorEvaluation, evaluate_detector
 from rlsys.reflection.labelling.journal import Journal
@@ -50,9 +52,9 @@ from rlsys.reflection.labelling.rows import (
     reflection_rows,
 )
 from rlsys.reflection.labelling.teacher import (
-    ArithmeticTeacher,
     Labelling,
     ModelTeacher,
+    ReadingTeacher,
     Teacher,
     label_thoughts,
     read_labels_file,
@@ -160,7 +162,7 @@ def _check_teacher(config: ReflectionConfig) -> None:
         case EngineTeacher() as teacher:
             check_model(teacher.model, on_cpu=not teacher.generation.gpus_per_engine)
             check_local_gpus(_engine_bundles("teacher", teacher.generation))
-        case ArithmeticTeacherConfig():
+        case ArithmeticTeacherConfig() | CountdownTeacherConfig():
             pass
 
 
@@ -230,7 +232,9 @@ def _run_teacher(place: Workspace, folder: Path, show: Print) -> Labelling:
 async def _open_teacher(place: Workspace) -> AsyncIterator[Teacher]:
     match place.config.teacher:
         case ArithmeticTeacherConfig():
-            yield ArithmeticTeacher()
+            yield ReadingTeacher(arithmetic.result_chunks)
+        case CountdownTeacherConfig():
+            yield ReadingTeacher(countdown.result_chunks)
         case EndpointTeacher() as config:
             chat = EndpointChat(config)
             try:

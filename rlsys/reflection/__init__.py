@@ -6,6 +6,7 @@
     labelling.responses     thoughts and answers of the policy, sampled and stored in files
     labelling.teacher       a large model finds the chunks that state the right answer
     labelling.arithmetic    an exact teacher for the arithmetic corpus
+    labelling.countdown     an exact teacher for Countdown searches
     labelling.rows          training rows of the reflection model, truncated paths, preference pairs
     labelling.evaluation    accuracy of the detection; accuracy and tokens after its cuts
 

@@ -13,6 +13,7 @@ import yaml
 from rlsys.algorithms.reflection import ChunkedThought, chunk_thought
 from rlsys.config import SftConfig, SupervisedFile
 from rlsys.errors import DataError
+from rlsys.reflection.labelling.arithmetic import result_chunks
 from rlsys.reflection.labelling.responses import AnswerFrom, Thought
 from rlsys.reflection.labelling.rows import (
     AnsweredThought,
@@ -23,7 +24,7 @@ from rlsys.reflection.labelling.rows import (
     path_rows,
     reflection_rows,
 )
-from rlsys.reflection.labelling.teacher import ArithmeticTeacher, Labels
+from rlsys.reflection.labelling.teacher import Labels, ReadingTeacher
 from rlsys.reflection.prompts import COMPACT, TEXT, layout_named
 from rlsys.sft.rows import FileRows
 from rlsys.sft.tiny_model import tiny_tokenizer
@@ -53,7 +54,7 @@ def thought_of(text: str, row: str = "p/0", problem: str = "p") -> Thought:
 
 def labelled(text: str, *, row: str = "p/0", problem: str = "p") -> LabelledThought:
     thought = thought_of(text, row, problem)
-    labels = asyncio.run(ArithmeticTeacher().label(thought, chunk(thought)))
+    labels = asyncio.run(ReadingTeacher(result_chunks).label(thought, chunk(thought)))
     return LabelledThought(thought, chunk(thought), labels.results)
 
 

@@ -19,13 +19,14 @@ from scripted import sample
 from rlsys.algorithms.reflection import ChunkedThought, chunk_thought
 from rlsys.config.reflection import EndpointTeacher
 from rlsys.errors import DataError, EngineError, ResourceError
+from rlsys.reflection.labelling.arithmetic import result_chunks
 from rlsys.reflection.labelling.chat import EndpointChat, EngineChat
 from rlsys.reflection.labelling.journal import Journal
 from rlsys.reflection.labelling.responses import Thought, read_thoughts
 from rlsys.reflection.labelling.teacher import (
-    ArithmeticTeacher,
     Labels,
     ModelTeacher,
+    ReadingTeacher,
     label_thoughts,
     read_classification,
     read_labels_file,
@@ -156,7 +157,7 @@ def test_a_restart_asks_only_for_what_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "labels.jsonl"
 
     def run(count: int) -> Any:
-        teacher = ArithmeticTeacher()
+        teacher = ReadingTeacher(result_chunks)
         journal = Journal(path)
         return asyncio.run(
             label_thoughts(teacher, thoughts(count), chunk, journal, at_once=2, give_up_after=3)
@@ -183,7 +184,7 @@ class Failing:
         await asyncio.sleep(0)
         if self.fails(thought.id):
             raise EngineError("teacher 'm' does not answer")
-        return await ArithmeticTeacher().label(thought, chunked)
+        return await ReadingTeacher(result_chunks).label(thought, chunked)
 
 
 def test_failures_are_counted_and_asked_again(tmp_path: Path) -> None:

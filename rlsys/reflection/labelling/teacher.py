@@ -18,11 +18,12 @@ from typing import Final, Protocol
 
 from rlsys.algorithms.reflection import ChunkedThought, windows
 from rlsys.errors import DataError, EngineError
-from rlsys.reflection.labelling.arithmetic import result_chunks
 from rlsys.reflection.labelling.journal import Journal, read_journal
 from rlsys.reflection.labelling.responses import Thought
 from rlsys.reflection.prompts import RIGHT, TEACHER_LABELS, classify_prompt, verify_prompt
+from rlsys.types import Problem
 
+ResultChunks = Callable[[Problem, ChunkedThought], tuple[int, ...]]
 CLASSIFY_TOKENS: Final = 8192
 VERIFY_TOKENS: Final = 2048
 
@@ -70,12 +71,16 @@ class Teacher(Protocol):
         ...
 
 
-class ArithmeticTeacher:
-    """Parses the totals in thoughts of the tiny reasoner. It is exact and needs no model."""
+class ReadingTeacher:
+    """Reads thoughts in a notation of our own. It is exact and needs no model."""
+
+    def __init__(self, result_chunks: ResultChunks) -> None:
+        """`result_chunks` finds the chunks of a thought that state the right answer."""
+        self._result_chunks = result_chunks
 
     async def label(self, thought: Thought, chunked: ChunkedThought) -> Labels:
-        """Return the labels of an arithmetic thought."""
-        results = result_chunks(thought.problem, chunked)
+        """Return the labels of a thought."""
+        results = self._result_chunks(thought.problem, chunked)
         return Labels(id=thought.id, chunks=len(chunked.chunks), results=results)
 
 
