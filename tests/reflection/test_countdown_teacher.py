@@ -65,5 +65,5 @@ def test_a_drawn_search_reaches_its_target_where_it_says_so() -> None:
 
 
 def test_another_kind_of_problem_is_named() -> None:
-    with pytest.raises(DataError, match="problem 'p' has the answer '11', and teacher.type"):
+    with pytest.raises(DataError, match=r"problem 'p' has the answer '11', and teacher\.type"):
         result_chunks(Problem(id="p", text="3+8=", answer="11"), chunks_of("3+8=11"))
