@@ -20,14 +20,18 @@ from typing import Any, Final
 import numpy as np
 
 from experiments import Experiment, Run, runs_of
+from rlsys.algorithms.reflection import chunk_thought
 from rlsys.config.loading import load_config
 from rlsys.data.countdown import Step
+from rlsys.reflection.labelling.countdown import result_chunks
 from rlsys.reporting.metrics_file import METRICS, read_rows
-from rlsys.sft.countdown import FAILED, FOUND
+from rlsys.sft.countdown import BACK, FAILED, FOUND, NEXT
+from rlsys.types import Problem
 
 FILE: Final = Path(__file__).parent / "experiments" / "countdown_anytime.yaml"
 STEP: Final = re.compile(r"(\d+)([-+*/])(\d+)=(\d+)")
 BASELINE: Final = re.compile(r"baseline/((?:correlation|variance)_v[12]?)/(\d+)")
+THINK_END: Final = "</think>"
 COLUMNS: Final = ("step", "score/1024", "thought/length", "entropy")
 """Numbers of every fifth training step. The score is that of the training problems."""
 
@@ -73,10 +77,11 @@ def counts(sampled: Sequence[Mapping[str, Any]]) -> Counter[str]:
     """Count ends of thoughts, steps and right answers. The answer at the largest budget is last."""
     found: Counter[str] = Counter(thoughts=len(sampled))
     for episode in sampled:
-        thought, answers = episode["thought"], episode["answers"]
+        thought, answers = episode["thought"].removesuffix(THINK_END), episode["answers"]
         end = "found" if FOUND in thought else "given up" if FAILED in thought else "cut"
         steps = steps_of(thought)
         smallest = answers[0]
+        after = tokens_after_target(episode["problem"], thought)
         whole = smallest["cut"] >= episode["thought_tokens"]
         found.update(
             {
@@ -88,6 +93,9 @@ def counts(sampled: Sequence[Mapping[str, Any]]) -> Counter[str]:
                 "whole at 128": whole,
                 "cut at 128": not whole,
                 "cut at 128, right": 0 if whole else int(smallest["score"]),
+                "tokens": len(thought),
+                "reached": after is not None,
+                "tokens after the target": after or 0,
             }
         )
     return found
@@ -96,6 +104,16 @@ def counts(sampled: Sequence[Mapping[str, Any]]) -> Counter[str]:
 def steps_of(text: str) -> list[Step]:
     """Return the steps in a text, right or wrong."""
     return [Step(int(a), sign, int(b), int(c)) for a, sign, b, c in STEP.findall(text)]
+
+
+def tokens_after_target(problem: str, thought: str) -> int | None:
+    """Return how many tokens, which are characters, follow the step that first reaches the target.
+
+    None if no step reaches it.
+    """
+    steps = chunk_thought(list(thought), separator=rf"(?=[{NEXT}{BACK}{FOUND}{FAILED}])", most=1)
+    reached = result_chunks(Problem(id="", text=problem, answer=problem), steps)
+    return sum(steps.token_counts[reached[0] + 1 :]) if reached else None
 
 
 def writes_solution(problem: str, thought: str) -> bool:

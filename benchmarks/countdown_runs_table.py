@@ -63,6 +63,7 @@ def thoughts() -> str:
             ("thoughts that end within 128", "whole at 128", "thoughts", ".0%"),
             ("right answers after a cut at 128", "cut at 128, right", "cut at 128", ".0%"),
             ("steps per thought", "steps", "thoughts", ".1f"),
+            ("tokens after the target is reached", "tokens after the target", "tokens", ".1%"),
             ("steps computed wrong", "wrong steps", "steps", ".1%"),
         )
     ]

@@ -50,6 +50,9 @@ def test_ends_steps_and_right_answers_are_counted(runs: ModuleType) -> None:
         "whole at 128": 1,
         "cut at 128": 2,
         "cut at 128, right": 1,
+        "tokens": 94,
+        "reached": 1,
+        "tokens after the target": 18,
     }
 
 
