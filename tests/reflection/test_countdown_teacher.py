@@ -31,7 +31,8 @@ def test_texts_by_hand() -> None:
         ("44+35=79:19,79;79+19=98", (0,)),
         ("44+35=79:19,79;19+79=98", (0,)),
         ("44+35=79:19,79;79+19=9", ()),  # cut off
-        ("44+35=80:19,80;80+19=99", ()),  # computed wrong
+        ("44+35=79:19,79;79-19=98", ()),  # computed wrong
+        ("44+35=117:19,117;117-19=98", ()),  # computed wrong before
         ("44+35=79:19,78;78+20=98", ()),  # numbers that are not left
         ("44+35=79:19,80;79+19=98", ()),  # the numbers left are written down wrong
         ("79+19=98", ()),  # numbers that were not reached
