@@ -143,7 +143,7 @@ class WeightSender:
     def _exported(self) -> tuple[torch.Tensor, ...]:
         """ipc: a flat buffer per bucket; the handles that are sent do not keep their memory."""
         sizes = [sum(math.prod(shape) for _, _, shape in bucket) for bucket in self.plan()]
-        # One allocation, because an engine that stands still maps every allocation on its own.
+        # One allocation: an engine maps each allocation by itself, and serves nothing meanwhile.
         whole = torch.empty(sum(sizes), dtype=self._dtype, device=torch.cuda.current_device())
         buffers: tuple[torch.Tensor, ...] = whole.split(sizes)
         return buffers
