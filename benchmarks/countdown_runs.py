@@ -22,14 +22,12 @@ import numpy as np
 from experiments import Experiment, Run, runs_of
 from rlsys.algorithms.reflection import chunk_thought
 from rlsys.config.loading import load_config
-from rlsys.data.countdown import Step
 from rlsys.reflection.labelling.countdown import result_chunks
 from rlsys.reporting.metrics_file import METRICS, read_rows
-from rlsys.sft.countdown import BACK, FAILED, FOUND, NEXT
+from rlsys.sft.countdown import BACK, FAILED, FOUND, NEXT, written_steps
 from rlsys.types import Problem
 
 FILE: Final = Path(__file__).parent / "experiments" / "countdown_anytime.yaml"
-STEP: Final = re.compile(r"(\d+)([-+*/])(\d+)=(\d+)")
 BASELINE: Final = re.compile(r"baseline/((?:correlation|variance)_v[12]?)/(\d+)")
 THINK_END: Final = "</think>"
 COLUMNS: Final = ("step", "score/1024", "thought/length", "entropy")
@@ -79,7 +77,7 @@ def counts(sampled: Sequence[Mapping[str, Any]]) -> Counter[str]:
     for episode in sampled:
         thought, answers = episode["thought"].removesuffix(THINK_END), episode["answers"]
         end = "found" if FOUND in thought else "given up" if FAILED in thought else "cut"
-        steps = steps_of(thought)
+        steps = [step for step, _, _ in written_steps(thought)]
         smallest = answers[0]
         after = tokens_after_target(episode["problem"], thought)
         whole = smallest["cut"] >= episode["thought_tokens"]
@@ -101,11 +99,6 @@ def counts(sampled: Sequence[Mapping[str, Any]]) -> Counter[str]:
     return found
 
 
-def steps_of(text: str) -> list[Step]:
-    """Return the steps in a text, right or wrong."""
-    return [Step(int(a), sign, int(b), int(c)) for a, sign, b, c in STEP.findall(text)]
-
-
 def tokens_after_target(problem: str, thought: str) -> int | None:
     """Return how many tokens, which are characters, follow the step that first reaches the target.
 
@@ -120,7 +113,7 @@ def writes_solution(problem: str, thought: str) -> bool:
     """Return whether the steps after `!` use every number once, are right and reach the target."""
     numbers, _, target = problem.partition("->")
     pool = [int(number) for number in numbers.split(",")]
-    for step in steps_of(thought.partition(FOUND)[2]):
+    for step, _, _ in written_steps(thought.partition(FOUND)[2]):
         for used in (step.left, step.right):
             if used not in pool:
                 return False

@@ -110,7 +110,7 @@ def pauses(trl: Path, runs: Path, later: Path) -> str:
     for row in json.loads(runs.read_text())["runs"]:
         if row["shape"] == "1.5b":
             add_run(row, "written over")
-    hows = {"one per bucket": "the same", "one": "one allocation", None: "over NCCL"}
+    hows = {"one per bucket": "written over", "one": "one allocation", None: "over NCCL"}
     for row in json.loads(later.read_text())["runs"]:
         if row.get("order") != "asynchronous":
             add_run(row, hows[row.get("handles")])

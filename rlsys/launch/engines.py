@@ -59,9 +59,6 @@ def engine_pool(
     """
     actor, pool_name = ray.remote(GenerationActor), uuid4().hex
 
-    def spec(index: int) -> EngineSpec:
-        return _spec(model, generation, max_length, seed, index, canary_sequences)
-
     def name(index: int) -> str:
         return f"engine-{index}-{pool_name}"
 
@@ -70,7 +67,7 @@ def engine_pool(
         # model is cheap. Calls that wait for an update must not keep heartbeats out.
         return actor.options(
             name=name(index), max_restarts=-1, max_concurrency=MAX_CALLS, **options
-        ).remote(spec(index))
+        ).remote(_spec(model, generation, max_length, seed, index, canary_sequences))
 
     pool = GenerationPool(
         [start(index, place) for index, place in enumerate(options)],

@@ -24,8 +24,9 @@ learning can improve.
 
 from __future__ import annotations
 
+import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -38,6 +39,9 @@ from rlsys.data.countdown import Puzzle, Step, expression, steps_between
 
 NEXT, LEFT, BACK, FOUND, FAILED = ";", ":", "<", "!", "?"
 """Marks: before a step, before the numbers left, of a return, of a solution, of giving up."""
+
+_STEP: Final = re.compile(rf"(\d+)([-+*/])(\d+)=(\d+)(?=(?:{LEFT}(\d+(?:,\d+)*))?)")
+"""The numbers left are only looked at: in a garbled thought the last of them can begin a step."""
 
 Numbers = tuple[int, ...]
 Heuristic = Callable[[Numbers, int], float]
@@ -84,6 +88,18 @@ def draw_search(puzzle: Puzzle, rng: np.random.Generator, habits: SearchHabits) 
     else:
         search.depth_first(root)
     return search.trace(puzzle)
+
+
+def written_steps(thought: str) -> Iterator[tuple[Step, Numbers, int]]:
+    """Yield the steps in a thought, right or wrong.
+
+    With each step come the numbers that the thought says are left after it, sorted, none after a
+    last step; and the place in the text where its result ends.
+    """
+    for match in _STEP.finditer(thought):
+        left, sign, right, result, rest = match.groups()
+        step = Step(int(left), sign, int(right), int(result))
+        yield step, tuple(sorted(map(int, rest.split(",")))) if rest else (), match.end()
 
 
 def nearest_number(numbers: Numbers, target: int) -> float:

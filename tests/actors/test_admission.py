@@ -6,16 +6,11 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from tasks import settle
 
 from actors.admission import Admission
 
 NEW, BEGUN = False, True
-
-
-async def settle() -> None:
-    """Let every task that can go on do so."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 class Running:

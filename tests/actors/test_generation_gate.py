@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+from tasks import settle
 
 from actors.generation import GenerationActor
 from actors.vllm_settings import EngineSpec
@@ -121,12 +122,6 @@ async def one(actor: GenerationActor) -> Completion:
 
 async def verify(actor: GenerationActor, theirs: float) -> float:
     return await actor.verify([PROMPT], [np.full(2, theirs, np.float32)], 0.1)
-
-
-async def settle() -> None:
-    """Let every task that can go on do so."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 def test_a_request_in_flight_carries_both_versions_and_waits_for_the_canary(

@@ -10,7 +10,13 @@ from rlsys.config import AnytimeConfig, CountdownShape, CountdownTraces, SearchH
 from rlsys.data.countdown import Puzzle, Step, draw_puzzles, is_held_out
 from rlsys.grading.compare import extract_answer
 from rlsys.grading.countdown import countdown_gold, solves
-from rlsys.sft.countdown import SearchTrace, draw_search, nearest_factor, nearest_number
+from rlsys.sft.countdown import (
+    SearchTrace,
+    draw_search,
+    nearest_factor,
+    nearest_number,
+    written_steps,
+)
 from rlsys.sft.rows import SupervisedRows, supervised_rows
 from rlsys.sft.tiny_model import tiny_tokenizer
 from rlsys.tokenization.think import ThinkTokens
@@ -142,3 +148,15 @@ def test_rows_depend_on_seed_and_step_alone() -> None:
     assert list(map(texts, first.samples(4, 8))) == list(map(texts, again.samples(4, 8)))
     assert list(map(texts, first.samples(4, 8))) != list(map(texts, first.samples(5, 8)))
     assert list(map(texts, first.samples(4, 8))) != list(map(texts, rows(seed=2).samples(4, 8)))
+
+
+def test_written_steps_are_read_right_or_wrong() -> None:
+    assert list(written_steps("44+35=79:19,79;79+19=9!98")) == [
+        (Step(44, "+", 35, 79), (19, 79), 8),
+        (Step(79, "+", 19, 9), (), 22),
+    ]
+    # The last of the numbers left begins a step where the thought is garbled.
+    assert [step for step, _, _ in written_steps("44-19=25:25,35+60=95")] == [
+        Step(44, "-", 19, 25),
+        Step(35, "+", 60, 95),
+    ]

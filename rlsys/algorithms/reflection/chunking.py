@@ -58,6 +58,10 @@ class ChunkedThought:
         """Tokens of every chunk [N], without the separators between its pieces."""
         return [sum(self.pieces[i].tokens for i in chunk) for chunk in self.chunks]
 
+    def chunk_of(self, end: int) -> int:
+        """Return the chunk, counted from 0, that contains what ends before character `end`."""
+        return next(i for i, c in enumerate(self.chunks) if end <= self.pieces[c[-1]].end)
+
     def kept_tokens(self, cut: int) -> int:
         """Return how many tokens of the thought remain if it is cut after chunk `cut`.
 

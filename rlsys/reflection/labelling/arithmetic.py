@@ -24,7 +24,6 @@ def result_chunks(problem: Problem, thought: ChunkedThought) -> tuple[int, ...]:
     conclusion, and a conclusion that was cut off.
     """
     steps_of_chain = len(signed_terms(problem.text)) - 1
-    ends = [thought.pieces[chunk[-1]].end for chunk in thought.chunks]
     stating: set[int] = set()
     step, last_operands = 0, ""
     for match in _STEP.finditer(thought.text):
@@ -45,5 +44,5 @@ def result_chunks(problem: Problem, thought: ChunkedThought) -> tuple[int, ...]:
             step = 1
         last_operands = operands
         if step == steps_of_chain and total and int(total.group(2)) == int(problem.answer):
-            stating.add(next(i for i, end in enumerate(ends) if match.end() <= end))
+            stating.add(thought.chunk_of(match.end()))
     return tuple(sorted(stating))

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from typing import Final
 
 from rlsys.algorithms.reflection import ChunkedThought
 from rlsys.data.countdown import Step
 from rlsys.errors import DataError
 from rlsys.grading.countdown import countdown_gold
-from rlsys.sft.countdown import LEFT
+from rlsys.sft.countdown import Numbers, written_steps
 from rlsys.types import Problem
-
-_STEP: Final = re.compile(rf"(\d+)([-+*/])(\d+)=(\d+)(?:{LEFT}(\d+(?:,\d+)*))?")
-
-Numbers = tuple[int, ...]
-"""Numbers that are left, sorted."""
 
 
 def result_chunks(problem: Problem, thought: ChunkedThought) -> tuple[int, ...]:
@@ -36,19 +29,15 @@ def result_chunks(problem: Problem, thought: ChunkedThought) -> tuple[int, ...]:
             "teacher.type or other data"
         )
     reached: set[Numbers] = {gold.numbers}
-    ends = [thought.pieces[chunk[-1]].end for chunk in thought.chunks]
     stating: set[int] = set()
-    for match in _STEP.finditer(thought.text):
-        left, sign, right, result, rest = match.groups()
-        step = Step(int(left), sign, int(right), int(result))
+    for step, left, end in written_steps(thought.text):
         # A step may go on from any numbers that were reached: depth first from the newest ones,
         # breadth first or after a return from older ones.
         after = set(_after(step, reached))
-        if rest is None:
-            if (gold.target,) in after:
-                stating.add(next(i for i, end in enumerate(ends) if match.end() <= end))
-        elif (written := tuple(sorted(map(int, rest.split(","))))) in after:
-            reached.add(written)
+        if left in after:
+            reached.add(left)
+        elif not left and (gold.target,) in after:
+            stating.add(thought.chunk_of(end))
     return tuple(sorted(stating))
 
 
