@@ -135,8 +135,9 @@ def grading() -> str:
 
 
 def demo() -> str:
-    """One run of `make demo`."""
+    """Two runs of `make demo`, which begin alike: the seed is the same."""
     before, after = read_evaluations(RESULTS / "demo_cpu.jsonl")
+    _, again = read_evaluations(RESULTS / "demo_quiet_cpu.jsonl")
     budgets = ["16", "32", "48", "64"]
 
     def line(name: str, numbers: Mapping[str, float]) -> list[str]:
@@ -145,8 +146,12 @@ def demo() -> str:
         return [name, *(f"{s:.3f}" for s in scores), f"{numbers['thought/length']:.1f}"]
 
     head = ["", *budgets, "anytime mean", "thought length"]
-    last = f"after {after.step} steps"
-    return markdown(head, [line("before", before.numbers), line(last, after.numbers)])
+    rows = [
+        line("before", before.numbers),
+        line(f"after {after.step} steps", after.numbers),
+        line("the same, a second run", again.numbers),
+    ]
+    return markdown(head, rows)
 
 
 def serving() -> str:
@@ -166,9 +171,9 @@ def found_in(*names: str) -> dict[str, Any]:
 
 
 def answer_weight() -> str:
-    """What a smaller weight of the answers changes."""
-    weight = {f"AR-{prior}, answers 1/16": f"AR-{prior}" for prior in ("base", "linear", "uniform")}
-    return difference_table(found_in(*TINY_ANYTIME), weight)
+    """What a smaller weight of the answers changes, and what the uniform prior does."""
+    pairs = {f"AR-{prior}, answers 1/16": f"AR-{prior}" for prior in ("base", "linear", "uniform")}
+    return difference_table(found_in(*TINY_ANYTIME), {**pairs, "AR-uniform": "AR-linear"})
 
 
 def tiny_baselines() -> str:
