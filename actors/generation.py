@@ -100,6 +100,9 @@ class GenerationActor:
         if all(await self._rpc(self._engine, WeightReceiver.rlsys_keep_logprobs.__name__)):
             self._logprobs = LogprobFetcher(self._take_logprobs)
         compile_s = cast(float, (await self._rpc(self._engine, COMPILE_S))[0])
+        # The first time takes long on a GPU, which loads its kernels. Others still load now; in the
+        # first weight sync everybody would wait for it.
+        await asyncio.gather(*map(self._score, self._spec.canary))
         if serve:
             self._serve()
         load_s = time.monotonic() - began - import_s - compile_s  # vLLM's own process imports, too

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rlsys.types import GenerationRequest
+from rlsys.types import GenerationRequest, Tokens
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -40,7 +40,7 @@ class EngineSpec:
     prefix_caching: bool = True
     max_batched_tokens: int | None = None
     """None takes vLLM's own number."""
-    canary_sequences: int = 0
+    canary: tuple[Tokens, ...] = ()
     """Sequences that a weight sync checks beside `max_sequences` samples that are under way."""
 
 
@@ -53,7 +53,7 @@ def engine_args(spec: EngineSpec) -> AsyncEngineArgs:
         dtype=spec.dtype,
         seed=spec.seed,
         max_model_len=spec.max_length,
-        max_num_seqs=spec.max_sequences + spec.canary_sequences,
+        max_num_seqs=spec.max_sequences + len(spec.canary),
         tensor_parallel_size=spec.tensor_parallel,
         # Processes of this actor. Left to itself, vLLM would notice Ray and ask it for cards that
         # this actor has already.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -293,8 +294,15 @@ def _measured(
         "gap_mean": later[0]["gap/mean"],
         "first_step_s": round(rows[0]["time/step"], 3),
         "thought_tokens": median("thought/length"),
+        "first_sync_s": _first_sync_s(log.read_text(errors="replace")),
         "whole_run_s": round(time.monotonic() - started, 1),
     }
+
+
+def _first_sync_s(output: str) -> float | None:
+    """Return what the output says of the first weight sync; None: it took too short to be told."""
+    found = re.search(r"^started in .*first weight sync ([\d.]+) s", output, re.MULTILINE)
+    return None if found is None else float(found[1])
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from rlsys.launch.homes import StartEngine
 from rlsys.launch.placement import RayOptions
 from rlsys.launch.supervision import EngineSupervisor
 from rlsys.tokenization.model_folder import resolve_model_path
+from rlsys.types import Tokens
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -39,7 +40,7 @@ def engine_pool(
     seed: int,
     options: Sequence[RayOptions],
     *,
-    canary_sequences: int = 0,
+    canary: tuple[Tokens, ...] = (),
 ) -> tuple[GenerationPool, StartEngine]:
     """Start one actor per entry of `options`; no model is loaded yet.
 
@@ -52,7 +53,7 @@ def engine_pool(
         max_length: largest number of tokens of a whole sequence.
         seed: for samples without a seed of their own.
         options: Ray options of each actor, which decide where it runs.
-        canary_sequences: how many sequences a weight sync checks; see EngineSpec.
+        canary: the sequences that a weight sync checks; see EngineSpec.
 
     Returns:
         The pool, and a function that starts an engine with other options after its actor ended.
@@ -67,7 +68,7 @@ def engine_pool(
         # model is cheap. Calls that wait for an update must not keep heartbeats out.
         return actor.options(
             name=name(index), max_restarts=-1, max_concurrency=MAX_CALLS, **options
-        ).remote(_spec(model, generation, max_length, seed, index, canary_sequences))
+        ).remote(_spec(model, generation, max_length, seed, index, canary))
 
     pool = GenerationPool(
         [start(index, place) for index, place in enumerate(options)],
@@ -98,7 +99,7 @@ def _spec(
     max_length: int,
     seed: int,
     index: int,
-    canary_sequences: int = 0,
+    canary: tuple[Tokens, ...] = (),
 ) -> EngineSpec:
     return EngineSpec(
         index=index,
@@ -117,7 +118,7 @@ def _spec(
         kv_cache_dtype=wanted.kv_cache_dtype,
         prefix_caching=wanted.prefix_caching,
         max_batched_tokens=wanted.max_batched_tokens,
-        canary_sequences=canary_sequences,
+        canary=canary,
     )
 
 

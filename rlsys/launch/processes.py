@@ -172,7 +172,7 @@ def _engines(
         inputs.longest_sequence,
         config.seed,
         placement.engines,
-        canary_sequences=len(inputs.canary),
+        canary=inputs.canary,
     )
     return pool, EngineHomes(start, placement.engines, placement.engine_bundles)
 

@@ -98,5 +98,9 @@ class Start:
 def _in_words(seconds: float, steps: dict[str, float]) -> str:
     if seconds < UNTOLD_S:
         return ""
-    known = [f"{name} {s:.0f} s" for name, s in steps.items() if s >= UNTOLD_S]
-    return f"{seconds:.0f} s" + (f" ({', '.join(known)})" if known else "")
+    known = [f"{name} {_rounded(s)}" for name, s in steps.items() if s >= UNTOLD_S]
+    return _rounded(seconds) + (f" ({', '.join(known)})" if known else "")
+
+
+def _rounded(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"

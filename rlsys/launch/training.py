@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -241,9 +242,12 @@ class _Run:
                 await self.processes.learner.load(resumed.learner)
             finished = stored_groups(resumed.groups())
             reporter.message(f"resuming after step {start} of {config.steps}")
-        with self.start.part("first weight sync"):
+        with self.start.part("first weight sync") as seconds:
+            began = time.monotonic()
             parts, weights = await self._parts()
+            seconds["connect"] = time.monotonic() - began
             await weights.publish(start)  # a broken sync fails here, not after the first step
+            seconds |= weights.pause
         self.start.up()
         async with asyncio.TaskGroup() as tasks:
             watching = tasks.create_task(self.supervisor.watch(weights))

@@ -32,6 +32,8 @@ ENGINE = 3
 BLOCK = 32
 """Tokens of a block of the prefix cache on the CPU."""
 PROMPT = np.random.default_rng(0).integers(4, 104, 3 * BLOCK + 5).astype(np.int32)
+CANARY = (PROMPT[:30], PROMPT[:20])
+"""Shorter than a block, so that the start of the engine caches no part of PROMPT."""
 
 
 @dataclass
@@ -104,7 +106,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         index=ENGINE,
         max_length=1024,
         max_sequences=16,
-        canary_sequences=2,
+        canary=CANARY,
         kv_cache_bytes=32 << 20,
     )
     variables = engine_environment(on_gpu=False, threads=1)

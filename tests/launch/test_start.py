@@ -44,8 +44,9 @@ def test_one_line_tells_how_long_the_parts_took(clock: Clock) -> None:
                 steps.update({"import": 20.4, "load": 39.0, "compile": 28.6, "none": 0.0})
             with pytest.raises(OSError), start.part("reflection engines"):
                 raise OSError
-            with start.part("first weight sync"):
-                clock.now += 6.0
+            with start.part("first weight sync") as steps:
+                clock.now += 1.64
+                steps.update({"connect": 0.84, "load": 0.3})
             start.up()
             clock.now += 12.0  # the evaluation
             start.ready()
@@ -57,9 +58,9 @@ def test_one_line_tells_how_long_the_parts_took(clock: Clock) -> None:
 
     asyncio.run(main())
     assert told == [
-        "started in 112 s: command 9 s, inputs 3 s, Ray 6 s, learner 88 s, engines 88 s (import "
-        "20 s, load 39 s, compile 29 s), first weight sync 6 s",
-        "first evaluation 12 s; training begins 124 s after the command",
+        "started in 108 s: command 9.0 s, inputs 3.0 s, Ray 6.0 s, learner 88 s, engines 88 s "
+        "(import 20 s, load 39 s, compile 29 s), first weight sync 1.6 s (connect 0.8 s)",
+        "first evaluation 12 s; training begins 120 s after the command",
     ]
 
 
@@ -75,7 +76,7 @@ def test_a_start_without_an_evaluation_is_told_once(clock: Clock) -> None:
             start.ready()
 
     asyncio.run(main())
-    assert told == ["started in 2 s: checkpoint 2 s"]
+    assert told == ["started in 2 s: checkpoint 2.0 s"]
 
 
 def test_a_start_tells_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
