@@ -22,7 +22,7 @@ from learner.metrics import run_names
 from learner.node_files import bring, fetch, ranks_apart, remove
 from learner.plan import Size, make_plan
 from learner.spec import LearnerSpec
-from learner.sync import SyncSpec
+from learner.sync import SyncSpec, import_nccl
 from learner.worker import LearnerWorker
 from rlsys.errors import LearnerDied
 from rlsys.types import Floats, Sample, Tokens
@@ -162,6 +162,10 @@ class LearnerGroup:
         """Prepare every rank to send weights; return the plan of buckets."""
         plans = await self._all(rank.open_sync(spec) for rank in self._ranks)
         return plans[0]
+
+    async def import_nccl(self) -> None:
+        """Let rank 0 import what `join_sync` needs for NCCL."""
+        await self._ranks[0].on_node(import_nccl)
 
     async def join_sync(self, host: str) -> None:
         """Meet the engines' workers at rank 0, whose address is `host`."""

@@ -175,6 +175,12 @@ class WeightSender:
         )
 
 
+def import_nccl() -> None:
+    """Import what WeightSender.join needs: vLLM, which takes more than a second."""
+    import vllm.distributed.device_communicators.pynccl
+    import vllm.distributed.utils  # noqa: F401
+
+
 def _plan(module: torch.nn.Module, dtype: torch.dtype, bucket_bytes: int) -> list[list[Weight]]:
     """Fill buckets in checkpoint order; a tensor larger than a bucket gets one of its own."""
     buckets: list[list[Weight]] = []

@@ -26,7 +26,7 @@ from rlsys.launch.gradient_checkpointing import with_checkpointed_layers
 from rlsys.launch.homes import EngineHomes
 from rlsys.launch.node_checks import check_nodes
 from rlsys.launch.placement import Placement, RayOptions, reserve_placement
-from rlsys.launch.resources import reflection_shares_policy_card
+from rlsys.launch.resources import reflection_shares_policy_card, transport_of
 from rlsys.launch.room import Bundle
 from rlsys.launch.runner import RayRunner
 from rlsys.launch.start import Start
@@ -137,9 +137,7 @@ async def training_processes(
                 with_checkpointed_layers(config, placement, start.tell),
             )
         starting = asyncio.ensure_future(_start(config, start, engines, reflection))
-        ranks = _start_learner(
-            _learner_spec(config, settings), start, placement.ranks, inputs.canary
-        )
+        ranks = _start_learner(config, settings, start, placement.ranks, inputs.canary)
         learner = (await asyncio.gather(ranks, starting))[0]
         yield Processes(
             learner=learner,
@@ -209,13 +207,19 @@ async def _start(
 
 
 async def _start_learner(
-    spec: LearnerSpec, start: Start, options: Sequence[RayOptions], canary: Sequence[Tokens]
+    config: RunConfig,
+    settings: LearnerConfig,
+    start: Start,
+    options: Sequence[RayOptions],
+    canary: Sequence[Tokens],
 ) -> LearnerGroup:
     with start.part("learner"):
-        learner = await LearnerGroup.start(spec, options)
-        # The first time takes seconds on a GPU, where it compiles. The engines still load now; in
-        # the first weight sync everybody would wait for it.
+        learner = await LearnerGroup.start(_learner_spec(config, settings), options)
+        # Both take seconds the first time: the forward pass is compiled on a GPU, and vLLM is
+        # imported. The engines still load now; in the first weight sync everybody would wait.
         await learner.sequence_logprobs(canary)
+        if transport_of(config) == "nccl":
+            await learner.import_nccl()
         return learner
 
 

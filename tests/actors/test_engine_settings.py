@@ -37,7 +37,7 @@ def test_every_setting_reaches_vllm() -> None:
         ({}, {"enable_prefix_caching": True, "kv_cache_dtype": "auto"}),
         ({"prefix_caching": False}, {"enable_prefix_caching": False}),
         (gpu | {"kv_cache_dtype": "fp8"}, {"kv_cache_dtype": "fp8"}),
-        (gpu, {"max_num_batched_tokens": None, "enforce_eager": False, "block_size": None}),
+        (gpu, {"max_num_batched_tokens": None, "enforce_eager": False, "block_size": 64}),
         (gpu | {"max_batched_tokens": 16_384}, {"max_num_batched_tokens": 16_384}),
         # Without parts of prompts, a step on the CPU must have room for the longest sequence.
         ({}, {"max_num_batched_tokens": 6000, "enforce_eager": True, "block_size": 32}),
@@ -55,6 +55,15 @@ def test_every_setting_reaches_vllm() -> None:
     ):
         found = arguments(**settings)
         assert {name: found[name] for name in expected} == expected, settings
+
+
+def test_short_sequences_keep_the_small_blocks_of_the_card() -> None:
+    generation = GenerationConfig(gpus_per_engine=1.0)
+    sizes = [
+        vars(engine_args(_spec(ModelConfig(), generation, length, seed=7, index=0)))["block_size"]
+        for length in (4095, 4096)
+    ]
+    assert sizes == [None, 64]
 
 
 def test_an_fp8_cache_is_refused_on_the_cpu(tmp_path: Path) -> None:
