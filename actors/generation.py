@@ -199,7 +199,7 @@ class GenerationActor:
             await self._rpc(engine, "rlsys_join_nccl", host, port, first_rank, world_size)
 
     async def begin_update(self) -> None:
-        """Stop serving, freeze requests in flight, drop every cached prefix.
+        """Stop serving and freeze requests in flight.
 
         Raises EngineDied if an earlier update was left unfinished: the engine has to be restarted.
         """
@@ -210,9 +210,10 @@ class GenerationActor:
         self._serving.clear()
         with self._timed() as engine:
             # `keep` freezes requests where they are. To abort them would cost the tokens they have,
-            # and to wait for them would let the longest one hold up every engine. The core is asked
-            # itself, because `pause_generation` sleeps 20 ms after it.
-            pause = engine.engine_core.pause_scheduler_async(mode="keep", clear_cache=True)
+            # and to wait for them would let the longest one hold up every engine. Their cache stays
+            # too: without it all of them would be prefilled again, for seconds, before the canary.
+            # The core is asked itself, because `pause_generation` sleeps 20 ms after it.
+            pause = engine.engine_core.pause_scheduler_async(mode="keep", clear_cache=False)
             await self._answer(engine, pause)
         await self._call_workers(WeightReceiver.rlsys_begin)
 

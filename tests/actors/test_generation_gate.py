@@ -146,7 +146,7 @@ def test_a_request_in_flight_carries_both_versions_and_waits_for_the_canary(
     # The canary and the late request do not find the prefixes of older weights.
     assert engine_of(actor).salts == ["version-0", "version-1", "version-1"]
     assert engine_of(actor).calls == [
-        "pause keep True",
+        "pause keep False",
         "rlsys_begin",
         "rlsys_finish",
         "resume",
@@ -214,7 +214,7 @@ def test_no_call_of_an_update_waits_for_an_engine_that_died(actor: GenerationAct
 
     async def scenario() -> None:
         await dies_in(actor.begin_update())
-        assert engine_of(actor).calls[-1] == "pause keep True"
+        assert engine_of(actor).calls[-1] == "pause keep False"
         # vLLM answers the first call of the end, and dies in the second one.
         actor._call_workers = nothing  # type: ignore[method-assign]
         await dies_in(actor.finish_update(1))
