@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +23,13 @@ KERNELS: Final = {
 }
 """Patterns of kernel names; the first that matches counts."""
 OTHERS: Final = "all others"
+HOWS: Final = {
+    ("one per bucket", None, None): "written over",
+    ("one", None, None): "one allocation",
+    (None, "synchronous", None): "over NCCL",
+    (None, "asynchronous", "kept"): "over NCCL, engine full",
+}
+"""How weights traveled, by handles, order and caches of a run."""
 
 
 def trunks(path: Path) -> str:
@@ -87,7 +95,7 @@ def against_trl(path: Path) -> str:
     )
 
 
-def pauses(trl: Path, runs: Path, later: Path) -> str:
+def pauses(trl: Path, runs: Path, *later: Path) -> str:
     """Return how long engines served nothing in a weight sync, part by part, in ms."""
     parts = ("close", "load", "finish", "check")
     lines: list[list[str]] = []
@@ -110,16 +118,17 @@ def pauses(trl: Path, runs: Path, later: Path) -> str:
     for row in json.loads(runs.read_text())["runs"]:
         if row["shape"] == "1.5b":
             add_run(row, "written over")
-    hows = {"one per bucket": "written over", "one": "one allocation", None: "over NCCL"}
-    for row in json.loads(later.read_text())["runs"]:
-        if row.get("order") != "asynchronous":
-            add_run(row, hows[row.get("handles")])
+    for row in chain.from_iterable(json.loads(path.read_text())["runs"] for path in later):
+        key = (row.get("handles"), row.get("order"), row.get("caches"))
+        if key in HOWS and "beside" not in row:
+            add_run(row, HOWS[key])
     return markdown(["run", "weights", "ms without service", *parts], lines)
 
 
 def two_cards(path: Path) -> str:
-    """Return a synchronous and an asynchronous run with a card for each side."""
-    rows = {row.get("order"): row["measured"] for row in json.loads(path.read_text())["runs"]}
+    """Return a synchronous run and asynchronous ones with a card for each side."""
+    runs = json.loads(path.read_text())["runs"]
+    rows = {(row.get("order"), row.get("caches")): row["measured"] for row in runs}
     keys = {
         "seconds per step": ("step_s", ".1f"),
         "the learner waits for samples": ("generation_s", ".1f"),
@@ -130,10 +139,14 @@ def two_cards(path: Path) -> str:
         "busy share of the engine": ("busy_engines", ".2f"),
         "log-prob gap, mean": ("gap_mean", ".3f"),
     }
-    orders = ("synchronous", "asynchronous")
-    values = [rows[order] | rows[order]["paused_parts_s"] for order in orders]
+    columns = {
+        "synchronous": ("synchronous", None),
+        "asynchronous, caches cleared": ("asynchronous", "cleared"),
+        "asynchronous": ("asynchronous", "kept"),
+    }
+    values = [rows[run] | rows[run]["paused_parts_s"] for run in columns.values()]
     lines = [[name, *(f"{v[key]:{form}}" for v in values)] for name, (key, form) in keys.items()]
-    return markdown(["", *orders], lines)
+    return markdown(["", *columns], lines)
 
 
 def full_engine(path: Path) -> str:
@@ -141,6 +154,37 @@ def full_engine(path: Path) -> str:
     keys = ("time/step", "time/paused", "time/paused/check")
     lines = [[row["when"], *(f"{row[key]:.2f}" for key in keys)] for row in json_lines(path)]
     return markdown(["requests admitted by the engine", "s per step", "s paused", "check"], lines)
+
+
+def engine_steps(path: Path) -> str:
+    """Return what an engine did while it sampled one training step."""
+    found = json.loads(path.read_text())
+    lines = [
+        [
+            part["what"],
+            f"{part['steps']:,}",
+            f"{part['s']:.2f}",
+            f"{1e3 * part['s'] / part['steps']:.1f}",
+        ]
+        for part in found["parts"]
+    ]
+    return markdown(["the engine", "steps", "seconds", "ms per step"], lines)
+
+
+def cache_blocks(path: Path) -> str:
+    """Return seconds of thoughts and answers for two sizes of the blocks of the cache."""
+    rows = json_lines(path)
+    cuts = [int(key.removeprefix("answers_")) for key in rows[0] if key.startswith("answers_")]
+    names = {
+        "thoughts": "thoughts, from the last cut to this one",
+        "answers": "answers at this cut",
+    }
+    lines = [
+        [name, str(row["block"]), *(f"{row[f'{what}_{cut}']:.2f}" for cut in cuts)]
+        for what, name in names.items()
+        for row in rows
+    ]
+    return markdown(["seconds", "tokens of a block", *(f"{cut:,}" for cut in cuts)], lines)
 
 
 def long_thoughts(path: Path) -> str:

@@ -244,10 +244,15 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
         RESULTS / "against_trl_H200.jsonl",
         RESULTS / "plan_check_H200.json",
         RESULTS / "plan_check_H200_session_5.json",
+        RESULTS / "plan_check_H200_session_6.json",
     ),
-    "two-cards": partial(learner_tables.two_cards, RESULTS / "plan_check_H200_session_5.json"),
+    "two-cards": partial(learner_tables.two_cards, RESULTS / "plan_check_H200_session_6.json"),
     "full-engine": partial(learner_tables.full_engine, RESULTS / "full_engine_cpu.jsonl"),
     "long-thoughts": partial(learner_tables.long_thoughts, RESULTS / "plan_check_H200.json"),
+    "engine-steps": partial(
+        learner_tables.engine_steps, RESULTS / "engine_steps_brpo_8k_H200.json"
+    ),
+    "cache-blocks": partial(learner_tables.cache_blocks, RESULTS / "cache_blocks_H200.jsonl"),
     "against-trl": partial(learner_tables.against_trl, RESULTS / "against_trl_H200.jsonl"),
     "attention": partial(speed.attention, RESULTS / "attention_speed_H200.jsonl"),
     "generation": partial(speed.generation, RESULTS / "generation_speed_H200.jsonl"),
@@ -256,7 +261,9 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "plans": partial(plan_table.plans, RESULTS / "learner_trunk_H200.jsonl"),
     "plan-check": partial(plan_check_table.whole_runs, RESULTS / "plan_check_H200.json"),
     "plan-check-later": partial(
-        plan_check_table.whole_runs, RESULTS / "plan_check_H200_session_5.json"
+        plan_check_table.whole_runs,
+        RESULTS / "plan_check_H200_session_5.json",
+        RESULTS / "plan_check_H200_session_6.json",
     ),
     "paper-plans": paper_plans.plans,
     "estimator-lab": estimator_lab,
