@@ -121,6 +121,18 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
             runner.run(actor.close())
 
 
+def _continued(first: Any, second: Any, whole: Tokens, read: int) -> Floats:
+    """Log-probs of the tokens after `read` + 1, if `second` goes on with the cache of `first`."""
+    import torch
+
+    ids = torch.from_numpy(whole.astype(np.int64))[None]
+    with torch.no_grad():
+        cache = first(ids[:, :read], use_cache=True).past_key_values
+        logits = second(ids[:, read:], past_key_values=cache).logits[0, :-1]
+    logprobs = logits.float().log_softmax(-1).gather(1, ids[0, read + 1 :, None])
+    return np.asarray(logprobs[:, 0], np.float32)
+
+
 def _load_model() -> Any:
     import torch
     from transformers import AutoModelForCausalLM
@@ -232,6 +244,13 @@ def test_a_request_in_flight_goes_on_under_the_new_weights(serving: Serving) -> 
         )
         assert old.gap(prompt, first) < 1e-4
         assert old.gap(prompt, completion) > 0.1
+        # The new weights go on with the cache that the old ones filled.
+        whole = np.concatenate([prompt, completion.token_ids])
+        ours = old.logprobs(whole)[len(prompt) - 1 :]
+        switch = int(np.flatnonzero(np.abs(ours - completion.logprobs) > 1e-3)[0])
+        read = len(prompt) + switch - 1
+        theirs = _continued(old.model, serving.model, whole, read)
+        assert np.abs(theirs - completion.logprobs[switch:]).max() < 1e-4
 
 
 def test_a_prefix_cached_under_older_weights_is_not_seen(serving: Serving) -> None:
