@@ -5,7 +5,7 @@
     python benchmarks/cache_blocks.py rlsys/assets/tiny --block 32 --cuts 64 128 --device cpu
 
 vLLM alone, without log-probs. All thoughts go on to the next cut; then every thought gets its
-answers there, which find the thought in the prefix cache. The second command proves the script.
+answers there, which find the thought in the prefix cache. The last command proves the script.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def main() -> None:
     print(json.dumps(row))
     with asked.out.open("a", encoding="utf-8") as file:
         file.write(f"{json.dumps(row)}\n")
+    engine.llm_engine.engine_core.shutdown()  # its process would keep the card's memory
     # vLLM's processes keep a finished interpreter waiting for minutes.
     os._exit(0)
 

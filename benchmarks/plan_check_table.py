@@ -27,15 +27,15 @@ MEASURES: Final = {
 }
 
 
-def whole_runs(*paths: Path) -> str:
+def whole_runs(path: Path) -> str:
     """Return what was measured and what is planned, with their ratio now and on that day."""
+    found = json.loads(path.read_text())
     head = [word for name, _ in MEASURES.values() for word in (name, "planned")]
     lines = []
-    reports = [json.loads(path.read_text()) for path in paths]
-    for card, run in ((report["card"], run) for report in reports for run in report["runs"]):
+    for run in found["runs"]:
         if "predicted" not in run:  # made for another question
             continue
-        plan = planned(run, card)
+        plan = planned(run, found["card"])
         line = [f"`{run['run']}`"]
         for key, (_, form) in MEASURES.items():
             measured, before = run["measured"][key], run["predicted_over_measured"][key]

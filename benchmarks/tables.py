@@ -261,9 +261,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "plans": partial(plan_table.plans, RESULTS / "learner_trunk_H200.jsonl"),
     "plan-check": partial(plan_check_table.whole_runs, RESULTS / "plan_check_H200.json"),
     "plan-check-later": partial(
-        plan_check_table.whole_runs,
-        RESULTS / "plan_check_H200_session_5.json",
-        RESULTS / "plan_check_H200_session_6.json",
+        plan_check_table.whole_runs, RESULTS / "plan_check_H200_session_5.json"
     ),
     "paper-plans": paper_plans.plans,
     "estimator-lab": estimator_lab,
