@@ -137,8 +137,7 @@ class AnytimeEnvironment(EnvironmentClass):
         """
         settings = context.settings(ThoughtSection)
         sampler = thought_sampler(context, settings)
-        # Without the prefix cache every part would compute all tokens before it again.
-        in_parts = context.config.generation.prefix_caching and sampler.think.end.stop_text is None
+        in_parts = sampler.think.end.stop_text is None  # a text could be cut in the middle
         return cls(
             sampler=sampler,
             renderer=context.renderer,

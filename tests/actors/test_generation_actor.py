@@ -220,6 +220,99 @@ def test_the_stop_token_is_kept_and_ends_the_sample(serving: Serving) -> None:
     assert stopped[0].stopped
 
 
+def _rest(whole: GenerationRequest, part: Completion, tokens: int) -> GenerationRequest:
+    """The request for what follows a part; its seed is used only if it is sampled anew."""
+    token_ids = np.concatenate([whole.token_ids, part.token_ids])
+    tokens -= len(part.token_ids)
+    return replace(whole, token_ids=token_ids, max_tokens=tokens, continues=part.running, seed=99)
+
+
+def test_parts_of_a_running_sample_are_the_sample_of_one_request(serving: Serving) -> None:
+    whole = request(n=1, max_tokens=150, seed=11)
+    ((expected,),) = serving.generate(whole)
+    before = serving.run(serving.actor.counts()).prompt_tokens
+    ((first,),) = serving.generate(replace(whole, max_tokens=50, run_ahead=100))
+    ((second,),) = serving.generate(replace(_rest(whole, first, 80), run_ahead=70))
+    both = replace(first, token_ids=np.concatenate([first.token_ids, second.token_ids]))
+    ((last,),) = serving.generate(replace(_rest(whole, both, 150), continues=second.running))
+    parts = (first, second, last)
+    assert [len(part.token_ids) for part in parts] == [50, 30, 70]
+    assert [part.running is None for part in parts] == [False, False, True]
+    assert not any(part.stopped for part in parts)
+    np.testing.assert_array_equal(
+        np.concatenate([part.token_ids for part in parts]), expected.token_ids
+    )
+    logprobs = np.concatenate([part.logprobs for part in parts])
+    assert logprobs.dtype == np.float32
+    np.testing.assert_allclose(logprobs, expected.logprobs, atol=1e-4)
+    # The prompt was read once, and no part was read again.
+    assert serving.run(serving.actor.counts()).prompt_tokens - before == len(PROMPT)
+    assert not serving.actor._running._samples
+
+
+def test_a_part_comes_while_its_sample_goes_on(serving: Serving) -> None:
+    whole = request(PROMPT[:10], n=1, max_tokens=600)
+
+    async def scenario() -> tuple[Completion, bool, Completion]:
+        ((first,),) = await serving.actor.generate([replace(whole, max_tokens=5, run_ahead=595)])
+        sample = serving.actor._running.get(first.running)
+        assert sample is not None
+        runs = sample.finish_reason is None
+        ((rest,),) = await serving.actor.generate([_rest(whole, first, 600)])
+        return first, runs, rest
+
+    first, runs, rest = serving.run(scenario())
+    assert runs
+    assert len(first.token_ids) + len(rest.token_ids) == 600
+
+
+def test_a_stop_token_ends_the_part_that_it_is_in(serving: Serving) -> None:
+    ((free,),) = serving.generate(request(n=1, max_tokens=90, seed=11))
+    late = next(t for t in range(60, 90) if free.token_ids[t] not in free.token_ids[:t])
+    whole = request(n=1, max_tokens=90, seed=11, stop_token_ids=(int(free.token_ids[late]),))
+    ((ended,),) = serving.generate(replace(whole, max_tokens=late + 1, run_ahead=5))
+    assert (ended.stopped, ended.running) == (True, None)
+    np.testing.assert_array_equal(ended.token_ids, free.token_ids[: late + 1])
+    # The engine is past the end of the first part when this comes.
+    ((first,),) = serving.generate(replace(whole, max_tokens=late, run_ahead=90 - late))
+    assert not first.stopped
+    ((rest,),) = serving.generate(_rest(whole, first, 90))
+    assert (rest.stopped, rest.running) == (True, None)
+    assert rest.token_ids.tolist() == free.token_ids[late : late + 1].tolist()
+
+
+def test_a_sample_that_the_engine_does_not_have_is_sampled_anew(serving: Serving) -> None:
+    whole = request(n=1, max_tokens=40)
+    ((first,),) = serving.generate(replace(whole, max_tokens=10))
+    anew = _rest(whole, replace(first, running="another life-7"), 40)
+    ((rest,), (expected,)) = serving.generate(anew, replace(anew, continues=None))
+    assert len(rest.token_ids) == 30
+    np.testing.assert_array_equal(rest.token_ids, expected.token_ids)
+
+
+def test_a_running_sample_goes_on_under_the_new_weights(serving: Serving) -> None:
+    whole = request(PROMPT[:10], n=1, max_tokens=400)
+
+    async def scenario() -> list[Completion]:
+        ((first,),) = await serving.actor.generate([replace(whole, max_tokens=5, run_ahead=395)])
+        await serving.actor.begin_update()
+        await serving.load()
+        await serving.actor.finish_update(0)
+        rest = asyncio.ensure_future(serving.actor.generate([_rest(whole, first, 400)]))
+        await asyncio.wait([rest], timeout=0.5)
+        assert not rest.done()  # it waits for the canary
+        await serving.verify()
+        return [first, (await rest)[0][0]]
+
+    first, rest = serving.run(scenario())
+    assert first.versions == rest.versions == (0, 0)
+    completion = replace(rest, token_ids=rest.token_ids[:0], logprobs=rest.logprobs[:0])
+    token_ids = np.concatenate([first.token_ids, rest.token_ids])
+    logprobs = np.concatenate([first.logprobs, rest.logprobs])
+    completion = replace(completion, token_ids=token_ids, logprobs=logprobs)
+    assert serving.gap(PROMPT[:10], completion) < 1e-4
+
+
 def test_a_request_in_flight_goes_on_under_the_new_weights(serving: Serving) -> None:
     old = replace(serving, model=copy.deepcopy(serving.model))
     prompt = PROMPT[:10]
