@@ -15,7 +15,7 @@ import asyncio
 import itertools
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
@@ -30,7 +30,6 @@ from actors.engine_state import (
     ignore_result,
     unless_dead,
 )
-from actors.running_samples import RunningSample, RunningSamples
 from actors.sampled_logprobs import LogprobFetcher, Span, candidates, sampled_logprobs
 from actors.stored_bucket import bucket_file
 from actors.vllm_settings import (
@@ -63,7 +62,6 @@ class GenerationActor:
         self._serving = asyncio.Event()
         self._admission = Admission(spec.max_sequences)
         self._ids = itertools.count()
-        self._running = RunningSamples(spec.max_sequences)
         self._counts, self._busy = EngineCounts(), BusyTime()
         self._cache_block = 1
         self._engine: AsyncLLM | None = None
@@ -144,8 +142,6 @@ class GenerationActor:
     async def _generate_one(self, request: GenerationRequest) -> list[Completion]:
         if self._refusing:
             raise EngineDied(f"engine {self._spec.index} was started again and has no weights yet")
-        if request.run_ahead or self._running.get(request.continues):
-            return [await self._part(request)]
         # A request that names its engine goes on from tokens that were sampled there.
         async with self._admission.admitted(request.n, begun=request.engine is not None):
             await self._serving.wait()
@@ -176,63 +172,6 @@ class GenerationActor:
             for sample, rows in zip(output.outputs, logprobs, strict=True)
         ]
 
-    async def _part(self, request: GenerationRequest) -> Completion:
-        """Return the next tokens of a sample that the engine goes on with."""
-        name = request.continues
-        sample = self._running.get(name)
-        if sample is None or name is None:
-            name, sample = self._begin(request)
-        start = len(request.token_ids) - sample.prompt_tokens
-        try:
-            await sample.reach(start + request.max_tokens)
-            token_ids = sample.token_ids[start : start + request.max_tokens]
-            stop = start + len(token_ids)
-            last = sample.finish_reason is not None and stop == len(sample.token_ids)
-            if self._logprobs is None:
-                logprobs = sample.logprobs(start, stop)
-            else:
-                places = (sample.prompt_tokens + start, sample.prompt_tokens + stop)
-                logprobs = await self._logprobs.fetch(Span(sample.request_id, *places, last))
-        except EngineError:
-            self._running.remove(name)
-            raise
-        await self._serving.wait()  # as in `_generate_one`
-        if last:
-            self._running.remove(name)
-        if not start:
-            self._counts.prompt_tokens += sample.prompt_tokens
-            self._counts.cached_tokens += sample.cached_tokens
-        self._finished_tokens += len(token_ids)
-        return Completion(
-            token_ids=np.asarray(token_ids, np.int32),
-            logprobs=logprobs,
-            stopped=last and sample.finish_reason == "stop",
-            versions=(sample.first_version, self._version),
-            engine=self._spec.index,
-            cached_tokens=sample.cached_tokens,
-            cache_block=self._cache_block,
-            running=None if last else name,
-        )
-
-    def _begin(self, request: GenerationRequest) -> tuple[str, RunningSample]:
-        """Let the engine run a sample to its end; return its name and the sample."""
-
-        async def sampling(sample: RunningSample) -> None:
-            async with self._admission.admitted(1, begun=request.engine is not None):
-                await self._serving.wait()
-                first = sample.first_version = self._version
-                with self._busy.request(), span(f"a sample of {params.max_tokens} tokens"):
-                    async for output in self._outputs(request.token_ids, params, first):
-                        sample.take(output)
-
-        params = sampling_params(request)
-        sample = RunningSample(len(request.token_ids))
-        # Nobody continues a sample of another life of this actor, or of another engine.
-        name = f"{self._life}-{next(self._ids)}"
-        self._running.add(name, sample)
-        sample.run(sampling)
-        return name, sample
-
     async def _take_logprobs(self, spans: Sequence[Span]) -> bytes:
         with self._timed() as engine:
             parts = await self._rpc(engine, "rlsys_take_logprobs", [tuple(span) for span in spans])
@@ -243,22 +182,15 @@ class GenerationActor:
         self, token_ids: Tokens, params: SamplingParams, version: int
     ) -> RequestOutput:
         """Run one request to its end."""
-        async for output in self._outputs(token_ids, params, version):
-            if output.finished:
-                return output
-        raise EngineError(f"engine {self._spec.index} ended a request unfinished")
-
-    async def _outputs(
-        self, token_ids: Tokens, params: SamplingParams, version: int
-    ) -> AsyncIterator[RequestOutput]:
-        """Yield what vLLM sends for one request."""
         # The salt is part of every cache key. A request in flight goes on to fill the cache after
         # an update, with blocks that begin under the old weights; new requests must not find them.
         prompt = {"prompt_token_ids": token_ids.tolist(), "cache_salt": f"version-{version}"}
         request_id = str(next(self._ids))
         with self._named_death() as engine:
             async for output in engine.generate(prompt, params, request_id=request_id):
-                yield output
+                if output.finished:
+                    return output
+        raise EngineError(f"engine {self._spec.index} ended request {request_id} unfinished")
 
     async def join_nccl(self, host: str, port: int, first_rank: int, world_size: int) -> None:
         """Bring the engine's workers into the learner's group, from rank `first_rank` on."""

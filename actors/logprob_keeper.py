@@ -108,14 +108,14 @@ class LogprobKeeper:
             del self._places[name]
 
     def take(self, spans: Sequence[Span]) -> bytes:
-        """Return the float32 log-probs of spans, one after the other."""
+        """Return the float32 log-probs of spans of ended requests, one after the other."""
         rows = []
         # On a stream of its own the fetch does not wait for the step that runs now. The steps that
         # wrote into the slots are over, since the caller knows their tokens; copies of rows may
         # still be waiting for their turn.
         with self._fetching():
-            for request, start, stop, last in spans:
-                place = self._places.pop(request) if last else self._places[request]
+            for request, start, stop in spans:
+                place = self._places.pop(request)
                 if isinstance(place, Kept):
                     if place.written is not None:
                         place.written.wait()

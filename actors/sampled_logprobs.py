@@ -25,8 +25,6 @@ class Span(NamedTuple):
     request: str
     start: int
     stop: int
-    last: bool = True
-    """False if the request goes on, and further log-probs of it will be fetched."""
 
 
 class LogprobFetcher:
@@ -39,18 +37,12 @@ class LogprobFetcher:
         self._task: asyncio.Task[None] | None = None
 
     async def fetch(self, span: Span) -> Floats:
-        """Return float32 log-probs, [stop - start]. Raises EngineError if a token has none."""
+        """Return the float32 log-probs of one ended request, [stop - start]."""
         future: asyncio.Future[Floats] = asyncio.get_running_loop().create_future()
         self._waiting.append((span, future))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._drain())
-        logprobs = await future
-        if not np.isfinite(logprobs).all():
-            raise EngineError(
-                f"request {span.request} has a token without a log-prob; its tokens cannot be "
-                "trained on"
-            )
-        return logprobs
+        return await future
 
     async def _drain(self) -> None:
         while self._waiting:
@@ -79,7 +71,7 @@ async def sampled_logprobs(
         fetcher: None if log-probs come with `output`.
 
     Raises:
-        EngineError: a fetched token has no log-prob.
+        EngineError: a token has no log-prob.
     """
     samples, start = output.outputs, len(request.token_ids)
     if fetcher is None or request.top_logprobs:
@@ -91,7 +83,13 @@ async def sampled_logprobs(
     # vLLM runs n samples as n requests, whose names begin with the number of the sample.
     name = f"{{}}_{output.request_id}" if request.n > 1 else output.request_id
     spans = [Span(name.format(s.index), start, start + len(s.token_ids)) for s in samples]
-    return [row[:, None] for row in await asyncio.gather(*map(fetcher.fetch, spans))]
+    rows = await asyncio.gather(*map(fetcher.fetch, spans))
+    if not all(np.isfinite(row).all() for row in rows):
+        raise EngineError(
+            f"request {output.request_id} of {len(spans)} samples has a token without a log-prob; "
+            "its tokens cannot be trained on"
+        )
+    return [row[:, None] for row in rows]
 
 
 def candidates(sample: CompletionOutput, logprobs: Floats) -> Candidates:

@@ -17,9 +17,6 @@ CPU_BATCH_TOKENS = 4096
 LONG_SEQUENCE = 4096
 """From this many tokens on, an engine on a GPU has blocks of LONG_BLOCK tokens in its cache."""
 LONG_BLOCK = 64
-STREAM_TOKENS = 32
-"""Tokens of a running sample that come together (actors.running_samples): each message costs the
-actor's thread time, and answers at a cut wait for the message that completes its tokens."""
 LONGEST_SOCKET_PATH = 107
 """Characters that Linux allows in the path of a Unix socket."""
 SOCKET_NAME_LENGTH = 37
@@ -73,7 +70,6 @@ def engine_args(spec: EngineSpec) -> AsyncEngineArgs:
         # vLLM rewinds the random generator of a seeded request whose prompt is prefilled in parts.
         # Only a CUDA generator can be rewound, so on CPU such a request would fail.
         enable_chunked_prefill=None if spec.on_gpu else False,
-        stream_interval=STREAM_TOKENS,
         max_num_batched_tokens=spec.max_batched_tokens
         if spec.on_gpu
         else max(spec.max_batched_tokens or CPU_BATCH_TOKENS, spec.max_length),
@@ -105,7 +101,7 @@ def sampling_params(request: GenerationRequest) -> SamplingParams:
 
     return SamplingParams(
         n=request.n,
-        max_tokens=request.max_tokens + request.run_ahead,
+        max_tokens=request.max_tokens,
         temperature=request.temperature,
         top_p=request.top_p,
         top_k=request.top_k or 0,
@@ -119,7 +115,7 @@ def sampling_params(request: GenerationRequest) -> SamplingParams:
         stop=request.stop_text,
         include_stop_str_in_output=True,
         skip_special_tokens=False,  # a special token inside the text breaks it up
-        output_kind=RequestOutputKind.DELTA if request.run_ahead else RequestOutputKind.FINAL_ONLY,
+        output_kind=RequestOutputKind.FINAL_ONLY,
     )
 
 

@@ -82,7 +82,7 @@ class WeightReceiver:
         self._rlsys_keeper = LogprobKeeper(self.model_runner)
         return True
 
-    def rlsys_take_logprobs(self, spans: Sequence[tuple[str, int, int, bool]]) -> bytes:
+    def rlsys_take_logprobs(self, spans: Sequence[tuple[str, int, int]]) -> bytes:
         """Return the log-probs that were kept for ended requests; see LogprobKeeper.take."""
         return self._rlsys_keeper.take([Span(*span) for span in spans])
 

@@ -127,12 +127,6 @@ class GenerationRequest:
     samples are for evaluations and must not be trained."""
     top_k: int | None = None
     """Only this many most likely tokens are sampled, for evaluations as well; None is all."""
-    run_ahead: int = 0
-    """For one sample without candidates: tokens by which the engine may go on with it after
-    `max_tokens`, before a request that `continues` it arrives."""
-    continues: str | None = None
-    """Completion.running of the sample whose tokens end `token_ids`. An engine that does not have
-    it any more samples anew from there."""
 
 
 class Candidates(NamedTuple):
@@ -161,8 +155,6 @@ class Completion:
     """Tokens of the request that the prefix cache of the engine held."""
     cache_block: int = 1
     """Block size of the cache in tokens; the cache holds whole blocks only."""
-    running: str | None = None
-    """Name of a sample that the engine goes on with, see GenerationRequest.run_ahead."""
 
 
 class Generator(Protocol):

@@ -137,7 +137,8 @@ class AnytimeEnvironment(EnvironmentClass):
         """
         settings = context.settings(ThoughtSection)
         sampler = thought_sampler(context, settings)
-        in_parts = sampler.think.end.stop_text is None  # a text could be cut in the middle
+        # Without the prefix cache every part would compute all tokens before it again.
+        in_parts = context.config.generation.prefix_caching and sampler.think.end.stop_text is None
         return cls(
             sampler=sampler,
             renderer=context.renderer,

@@ -4,9 +4,8 @@
     part by part        part ┬ part ───────┬ part ───────────────┐ answers at the last cut
                              └ answers     └ answers
 
-An engine goes on with the thought after a part (GenerationRequest.run_ahead), and the request for
-the next part finds it there. Only where it does not, as after the death of an engine, is the rest
-sampled anew, with a seed of its own and from the tokens that are there.
+A part begins with the tokens before it, which the prefix cache of the engine holds. It has a seed
+of its own, so a thought sampled in parts is another sample of the same distribution.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from rlsys.environments.thoughts import ThoughtRequest, ThoughtSampler
 from rlsys.types import Completion
 
 PART_TOKENS: Final = 512
-"""Fewest tokens of a part, because each part costs a call of the engine."""
+"""Fewest tokens of a part. A part costs a call of the engine and the tokens of an incomplete cache
+block; shorter ones would cost more than the answers gain."""
 
 
 def part_ends(budgets: Sequence[int]) -> tuple[int, ...]:
@@ -47,8 +47,7 @@ async def sample_in_parts(
         request: for one thought; its seed is that of the first part.
         ends: where to interrupt, increasing; the last is request.max_tokens.
     """
-    first = request._replace(max_tokens=ends[0], run_ahead=ends[-1] - ends[0])
-    thought = await _sample(sampler, first)
+    thought = await _sample(sampler, request._replace(max_tokens=ends[0]))
     yield thought
     for part, end in enumerate(ends[1:], start=1):
         if thought.stopped:
@@ -56,8 +55,6 @@ async def sample_in_parts(
         rest = request._replace(
             prompt=np.concatenate([request.prompt, thought.token_ids]).astype(np.int32),
             max_tokens=end - len(thought.token_ids),
-            run_ahead=ends[-1] - end,
-            continues=thought.running,
             # Some engines draw the n-th token of a request with the n-th random number of its seed,
             # so with one seed the parts would not be independent.
             seed=derive_seed(request.seed, "part", part),

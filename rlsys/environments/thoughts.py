@@ -43,10 +43,6 @@ class ThoughtRequest(NamedTuple):
     """See GenerationRequest."""
     engine: int | None = None
     """The engine that sampled the last tokens of `prompt`; None for any engine."""
-    run_ahead: int = 0
-    """See GenerationRequest."""
-    continues: str | None = None
-    """See GenerationRequest."""
 
 
 class AnswerRequest(NamedTuple):
@@ -134,8 +130,6 @@ class ThoughtSampler:
                     seed=request.seed,
                     engine=request.engine,
                     affinity=request.affinity,
-                    run_ahead=request.run_ahead,
-                    continues=request.continues,
                 )
                 for request in requests
             ]

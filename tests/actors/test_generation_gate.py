@@ -22,14 +22,10 @@ T = TypeVar("T")
 PROMPT = np.array([4, 5, 6], np.int32)
 OURS = -0.5
 """The engine's log-prob of every token."""
-DELTA = 1
 
 
 class FakeEngine:
-    """Gives every token the log-prob OURS, once `gate` is open.
-
-    Writes one token per request; a request that runs ahead gets the tokens 0, 1, 2, ... in pairs.
-    """
+    """Writes one token per request, once `gate` is open; gives every token the log-prob OURS."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -46,12 +42,6 @@ class FakeEngine:
         self.salts.append(prompt["cache_salt"])
         await self.gate.wait()
         ids = prompt["prompt_token_ids"]
-        if getattr(params, "output_kind", 0) == DELTA:
-            for first in range(0, params.max_tokens, 2):
-                await self.gate.wait()
-                yield _pair(request_id, first, last=first + 2 >= params.max_tokens)
-                await asyncio.sleep(0)
-            return
         sample = SimpleNamespace(
             token_ids=[7],
             logprobs=SimpleNamespace(logprobs=[OURS], token_ids=[7]),
@@ -80,23 +70,12 @@ class FakeEngine:
             await asyncio.Event().wait()
 
 
-def _pair(request_id: str, first: int, *, last: bool) -> SimpleNamespace:
-    sample = SimpleNamespace(
-        token_ids=[first, first + 1],
-        logprobs=SimpleNamespace(logprobs=[OURS, OURS]),
-        finish_reason="length" if last else None,
-    )
-    return SimpleNamespace(
-        request_id=request_id, finished=last, outputs=[sample], num_cached_tokens=0
-    )
-
-
 @pytest.fixture
 def actor(monkeypatch: pytest.MonkeyPatch) -> GenerationActor:
     """An actor that serves version 0; vLLM itself is not imported."""
     modules: dict[str, dict[str, object]] = {
         "vllm": {"SamplingParams": SimpleNamespace},
-        "vllm.sampling_params": {"RequestOutputKind": SimpleNamespace(FINAL_ONLY=0, DELTA=DELTA)},
+        "vllm.sampling_params": {"RequestOutputKind": SimpleNamespace(FINAL_ONLY=0)},
         "vllm.v1.engine.exceptions": {"EngineDeadError": type("EngineDeadError", (Exception,), {})},
     }
     for name, contents in modules.items():
@@ -141,24 +120,6 @@ async def one(actor: GenerationActor) -> Completion:
     return completion
 
 
-async def part(
-    actor: GenerationActor, tokens: int, ahead: int, before: Completion | None = None
-) -> Completion:
-    """The next tokens of a sample; the engine may go on for `ahead` more."""
-    request = GenerationRequest(
-        token_ids=PROMPT if before is None else np.concatenate([PROMPT, before.token_ids]),
-        n=1,
-        max_tokens=tokens,
-        stop_token_ids=(),
-        temperature=1.0,
-        seed=1,
-        run_ahead=ahead,
-        continues=None if before is None else before.running,
-    )
-    ((completion,),) = await actor.generate([request])
-    return completion
-
-
 async def verify(actor: GenerationActor, theirs: float) -> float:
     return await actor.verify([PROMPT], [np.full(2, theirs, np.float32)], 0.1)
 
@@ -190,40 +151,6 @@ def test_a_request_in_flight_carries_both_versions_and_waits_for_the_canary(
         "rlsys_finish",
         "resume",
     ]
-
-
-def test_parts_of_a_running_sample_are_handed_out_one_by_one(actor: GenerationActor) -> None:
-    async def scenario() -> tuple[Completion, Completion]:
-        first = await part(actor, 3, ahead=5)
-        await settle()  # the engine is at the end of the sample when the rest is asked for
-        return first, await part(actor, 5, ahead=0, before=first)
-
-    first, rest = run(scenario())
-    assert (first.token_ids.tolist(), rest.token_ids.tolist()) == ([0, 1, 2], [3, 4, 5, 6, 7])
-    assert first.logprobs.tolist() == [OURS] * 3
-    assert (first.running is None, rest.running) == (False, None)
-    assert len(engine_of(actor).salts) == 1  # one request of vLLM
-
-
-def test_a_running_sample_waits_for_the_canary_like_others_and_has_a_place_of_its_own(
-    actor: GenerationActor,
-) -> None:
-    async def scenario() -> Completion:
-        engine = engine_of(actor)
-        first = await part(actor, 2, ahead=10)
-        engine.gate.clear()
-        assert actor._admission._free == 3
-        await actor.begin_update()
-        rest = asyncio.ensure_future(part(actor, 10, ahead=0, before=first))
-        await actor.finish_update(1)
-        engine.gate.set()
-        await settle()
-        assert not rest.done()
-        await verify(actor, OURS)
-        return await rest
-
-    assert run(scenario()).versions == (0, 1)
-    assert actor._admission._free == 4
 
 
 @pytest.mark.parametrize("theirs", [OURS + 0.2, OURS - 0.2, math.nan])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,27 +60,7 @@ async def sample(actor: GenerationActor) -> None:
     # Cached prefixes and other batches round otherwise, which now and then changes a sample.
     assert len(equal) > 0.8 * len(pairs)
     assert np.mean([np.abs(a.logprobs - b.logprobs).mean() for a, b in equal]) < 0.02
-
-    # A part is fetched while its sample goes on.
-    whole = replace(requests(top_logprobs=1)[0], n=1, max_tokens=200, stop_token_ids=())
-    first, rest = await in_two_parts(actor, replace(whole, top_logprobs=0), 100)
-    ((expected,),) = await actor.generate([whole])
-    assert np.isfinite(rest.logprobs).all()
-    np.testing.assert_array_equal(first.token_ids[:20], expected.token_ids[:20])
-    np.testing.assert_allclose(first.logprobs[:20], expected.logprobs[:20], atol=0.1)
-    assert len(rest.token_ids) == len(rest.logprobs) == 100
     await actor.close()
-
-
-async def in_two_parts(
-    actor: GenerationActor, whole: GenerationRequest, tokens: int
-) -> tuple[Completion, Completion]:
-    left = whole.max_tokens - tokens
-    ((first,),) = await actor.generate([replace(whole, max_tokens=tokens, run_ahead=left)])
-    token_ids = np.concatenate([whole.token_ids, first.token_ids])
-    rest = replace(whole, token_ids=token_ids, max_tokens=left, continues=first.running)
-    ((second,),) = await actor.generate([rest])
-    return first, second
 
 
 def test_kept_log_probs_are_those_of_vllm(monkeypatch: pytest.MonkeyPatch) -> None:

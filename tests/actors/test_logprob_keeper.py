@@ -69,9 +69,7 @@ def step(
     return keeper(logprobs, batch).logprobs_tensors
 
 
-def take(
-    keeper: LogprobKeeper, *spans: tuple[str, int, int] | tuple[str, int, int, bool]
-) -> list[float]:
+def take(keeper: LogprobKeeper, *spans: tuple[str, int, int]) -> list[float]:
     values = np.frombuffer(keeper.take([Span(*span) for span in spans]), np.float32)
     return [round(float(v), 3) for v in values]
 
@@ -100,24 +98,6 @@ def test_a_slot_is_used_again_before_its_logprobs_are_fetched() -> None:
     assert take(keeper, ("1", 2, 3)) == [-0.1]
     assert take(keeper, ("2", 2, 3)) == [-0.9]
     assert runner.removed == ["1-aaaaaaaa"]
-
-
-def test_a_request_that_goes_on_is_fetched_again(subtests: pytest.Subtests) -> None:
-    for preempted in (False, True):
-        with subtests.test(preempted=preempted):
-            runner = Runner()
-            keeper = keeper_of(runner)
-            runner.add(keeper, 0, "1-aaaaaaaa")
-            step(keeper, [0], [1], [-0.1])
-            if preempted:
-                runner._remove_request("1-aaaaaaaa")
-            assert take(keeper, ("1", 2, 3, False)) == [-0.1]
-            if preempted:
-                runner.add(keeper, 0, "1-aaaaaaaa")
-            step(keeper, [0], [2], [-0.2])
-            assert take(keeper, ("1", 3, 4, True)) == [-0.2]
-            runner._remove_request("1-aaaaaaaa")
-            assert not keeper._places
 
 
 @pytest.mark.gpu

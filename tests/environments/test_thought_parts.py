@@ -51,8 +51,7 @@ class OneThought:
         self.parts.append(request)
         begin = len(request.token_ids) - len(PROMPT)
         part = sample(request, self.thought[begin:], engine=3, cached=begin)
-        running = f"sample {len(self.parts)}"
-        return [replace(part, versions=(len(self.parts), len(self.parts) + 1), running=running)]
+        return [replace(part, versions=(len(self.parts), len(self.parts) + 1))]
 
 
 def rollout(generator: OneThought, part_ends: tuple[int, ...]) -> Group:
@@ -88,8 +87,6 @@ def test_a_part_goes_on_from_the_sampled_ids_on_the_same_engine() -> None:
     assert [r.max_tokens for r in generator.parts] == [2, 2, 2]
     assert [r.engine for r in generator.parts] == [None, 3, 3]
     assert len({r.seed for r in generator.parts}) == 3
-    assert [r.run_ahead for r in generator.parts] == [4, 2, 0]
-    assert [r.continues for r in generator.parts] == [None, "sample 1", "sample 2"]
     thought = episode.segments[THOUGHT]
     assert thought.versions == (1, 4)
     assert thought.logprobs is not None
