@@ -1,16 +1,16 @@
-"""REA-RL without its parts: a table from the file of the experiment tiny_reflection."""
+"""REA-RL without its parts: a table from the file of an experiment with these arms."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
-from experiment_tables import LENGTH, Numbers, compared, warm_starts
+from experiment_tables import LENGTH, Numbers, budgets_of, compared, warm_starts
 from table_runs import markdown, mean_and_interval
 
 DENSITY: Final = "reflections/per_token"
 COLUMNS: Final[Mapping[str, tuple[Callable[[Numbers], float], str]]] = {
-    "accuracy": (lambda numbers: numbers["192"], ".3f"),
+    "accuracy": (lambda numbers: numbers[budgets_of(numbers)[-1]], ".3f"),
     "anytime": (lambda numbers: numbers["mean"], ".3f"),
     "thought tokens": (lambda numbers: numbers[LENGTH], ".1f"),
     "reflections per 100 tokens": (lambda numbers: 100 * numbers[DENSITY], ".2f"),

@@ -99,17 +99,18 @@ def write_traces(config: Any, path: Path) -> None:
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
 
 
-def detection(path: Path) -> str:
+def detection(path: Path, task: str = "tiny") -> str:
     """Return the table of labels: agreement with the teacher on thoughts and on traces."""
     found: Results = json.loads(path.read_text())
+    kinds = [kind for kind in KINDS if kind in found]
     rows = []
     for label, names in DETECTION.items():
-        cells = [", ".join(_detected(found[kind], name) for name in names) for kind in KINDS]
+        cells = [", ".join(_detected(found[kind], name) for name in names) for kind in kinds]
         rows.append([label, *cells])
-    return markdown(["detection", "tiny, thoughts", "tiny, traces"], rows)
+    return markdown(["detection", *(f"{task}, {kind}" for kind in kinds)], rows)
 
 
-def cuts(path: Path) -> str:
+def cuts(path: Path, task: str = "tiny") -> str:
     """Return the table of answers after every kind of cut of the thoughts."""
     found: Results = json.loads(path.read_text())
     rows = []
@@ -120,7 +121,7 @@ def cuts(path: Path) -> str:
         known = any(r["cut"] == blind for r in found[THOUGHTS][0]["revisions"])
         cells.append(_of_cut(found[THOUGHTS], blind, "accuracy", ".3f") if known else "")
         rows.append([f"`{cut}`", *cells])
-    head = ["cut (tiny)", "accuracy", "tokens", "tokens in %"]
+    head = [f"cut ({task})", "accuracy", "tokens", "tokens in %"]
     return markdown([*head, "accuracy of a cut at the same share, without reading"], rows)
 
 

@@ -48,6 +48,7 @@ from table_runs import WARM_START, markdown, runs, table
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results"
+SEARCH_MODEL: Final = RESULTS / "reflection_model_countdown_H200.json"
 TINY_ANYTIME: Final = ("tiny_anytime_H200", "tiny_anytime_cpu")
 BLOCK: Final = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end of table -->)", re.DOTALL)
 
@@ -197,9 +198,15 @@ def importance_weight() -> str:
     )
 
 
-def tiny_reflection(at: Literal["steps", "tokens"]) -> str:
-    """REA-RL without its parts."""
-    return ablation(json.loads((RESULTS / "tiny_reflection.json").read_text()), at)
+def without_parts(name: str, at: Literal["steps", "tokens"]) -> str:
+    """REA-RL without its parts, in the experiment of this name."""
+    return ablation(found_in(name), at)
+
+
+def revisions_on_searches(at: Literal["steps", "tokens"]) -> str:
+    """What the revisions change on Countdown, with and without the reflection reward."""
+    pairs = {"REA-RL": "REA-RL without model", "REA-RL without reward": "GRPO + length"}
+    return difference_table({**found_in("countdown_reflection"), "compared_at": at}, pairs)
 
 
 def estimator_lab() -> str:
@@ -271,8 +278,11 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "tiny-anytime-baselines": tiny_baselines,
     "tiny-anytime-short": short_only,
     "tiny-staleness": partial(experiment, "tiny_staleness"),
-    "tiny-reflection-steps": partial(tiny_reflection, "steps"),
-    "tiny-reflection-tokens": partial(tiny_reflection, "tokens"),
+    "tiny-reflection-steps": partial(without_parts, "tiny_reflection", "steps"),
+    "tiny-reflection-tokens": partial(without_parts, "tiny_reflection", "tokens"),
+    "countdown-reflection-steps": partial(without_parts, "countdown_reflection", "steps"),
+    "countdown-reflection-tokens": partial(without_parts, "countdown_reflection", "tokens"),
+    "countdown-revisions": partial(revisions_on_searches, "tokens"),
     "importance-weight": importance_weight,
     "grading": grading,
     "serving": serving,
@@ -284,6 +294,8 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
         reflection_model.detection, RESULTS / "reflection_model_tiny_cpu.json"
     ),
     "reflection-cuts": partial(reflection_model.cuts, RESULTS / "reflection_model_tiny_cpu.json"),
+    "countdown-detection": partial(reflection_model.detection, SEARCH_MODEL, "searches"),
+    "countdown-cuts": partial(reflection_model.cuts, SEARCH_MODEL, "searches"),
     "trl-loop": partial(trl_loop.trl_loop, RESULTS / "trl_loop_cpu.jsonl"),
     "independent": partial(independent_table.agreement, RESULTS / "independent_eval_cpu.jsonl"),
     "countdown-lengths": countdown_lengths.lengths,
