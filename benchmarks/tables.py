@@ -256,6 +256,9 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "two-cards": partial(learner_tables.two_cards, RESULTS / "plan_check_H200_session_6.json"),
     "full-engine": partial(learner_tables.full_engine, RESULTS / "full_engine_cpu.jsonl"),
     "long-thoughts": partial(learner_tables.long_thoughts, RESULTS / "plan_check_H200.json"),
+    "long-thoughts-again": partial(
+        learner_tables.long_thoughts, RESULTS / "plan_check_H200_session_7.json"
+    ),
     "engine-steps": partial(
         learner_tables.engine_steps, RESULTS / "engine_steps_brpo_8k_H200.json"
     ),
