@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -78,7 +79,7 @@ class PromptRenderer:
             ids = ids[1:]
         return np.array(ids + self._prefill, dtype=np.int32)
 
-    @property
+    @cached_property
     def end_of_turn(self) -> int:
         """The token that ends a supervised reply.
 
