@@ -7,6 +7,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
 import ray
@@ -109,8 +110,9 @@ def _made_here(config: SftConfig, rows: SupervisedRows) -> RowSource:
         return StoredSamples.put(rows.samples(step, config.rows_per_step))
 
     async def make(step: int) -> StoredSamples:
-        return await asyncio.to_thread(stored, step)
+        return await asyncio.get_running_loop().run_in_executor(thread, stored, step)
 
+    thread = ThreadPoolExecutor(1)  # one, because a tokenizer must not be called by two at once
     return RowSource(make, 1)
 
 
