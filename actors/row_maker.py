@@ -7,18 +7,17 @@ them.
 
 from __future__ import annotations
 
-from rlsys.config import SftConfig
-from rlsys.sft.rows import supervised_rows
-from rlsys.tokenization.tokenizer import load_tokenizer
+from rlsys.sft.rows import SupervisedRows
 from rlsys.types import Sample
 
 
 class RowMaker:
     """A plain class; rlsys.launch makes Ray actors of it."""
 
-    def __init__(self, config: SftConfig) -> None:
-        self._rows = supervised_rows(config, load_tokenizer(config.model.path))
-        self._count = config.rows_per_step
+    def __init__(self, rows: SupervisedRows, count: int) -> None:
+        """Make `count` rows per step."""
+        self._rows = rows
+        self._count = count
 
     def make(self, step: int) -> tuple[tuple[Sample, ...], list[tuple[int, int]]]:
         """Return the rows of `step`, and the tokens and trained tokens of each."""

@@ -203,10 +203,14 @@ def without_parts(name: str, at: Literal["steps", "tokens"]) -> str:
     return ablation(found_in(name), at)
 
 
-def revisions_on_searches(at: Literal["steps", "tokens"]) -> str:
-    """What the revisions change on Countdown, with and without the reflection reward."""
-    pairs = {"REA-RL": "REA-RL without model", "REA-RL without reward": "GRPO + length"}
-    return difference_table({**found_in("countdown_reflection"), "compared_at": at}, pairs)
+def single_parts_on_searches() -> str:
+    """What revisions (with and without the reflection reward) and the length reward change."""
+    pairs = {
+        "REA-RL": "REA-RL without model",
+        "REA-RL without reward": "GRPO + length",
+        "GRPO + length": "GRPO",
+    }
+    return difference_table(found_in("countdown_reflection"), pairs)
 
 
 def estimator_lab() -> str:
@@ -285,7 +289,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "tiny-reflection-tokens": partial(without_parts, "tiny_reflection", "tokens"),
     "countdown-reflection-steps": partial(without_parts, "countdown_reflection", "steps"),
     "countdown-reflection-tokens": partial(without_parts, "countdown_reflection", "tokens"),
-    "countdown-revisions": partial(revisions_on_searches, "tokens"),
+    "countdown-single-parts": single_parts_on_searches,
     "importance-weight": importance_weight,
     "grading": grading,
     "serving": serving,

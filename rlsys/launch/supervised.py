@@ -70,7 +70,8 @@ async def _steps(
     config: SftConfig, rows: SupervisedRows, learner: LearnerGroup, reporter: Reporter
 ) -> None:
     makers = _makers(config)
-    source = _made_by(config, makers) if makers else _made_here(config, rows)
+    count = config.rows_per_step
+    source = _made_by(makers, rows, count) if makers else _made_here(rows, count)
     following: deque[asyncio.Task[StoredSamples]] = deque()
     for step in range(config.steps):
         started = time.monotonic()
@@ -105,9 +106,9 @@ def _makers(config: SftConfig) -> int:
     return min(MOST_MAKERS, max(1, (os.cpu_count() or 1) // 2))
 
 
-def _made_here(config: SftConfig, rows: SupervisedRows) -> RowSource:
+def _made_here(rows: SupervisedRows, count: int) -> RowSource:
     def stored(step: int) -> StoredSamples:
-        return StoredSamples.put(rows.samples(step, config.rows_per_step))
+        return StoredSamples.put(rows.samples(step, count))
 
     async def make(step: int) -> StoredSamples:
         return await asyncio.get_running_loop().run_in_executor(thread, stored, step)
@@ -116,11 +117,11 @@ def _made_here(config: SftConfig, rows: SupervisedRows) -> RowSource:
     return RowSource(make, 1)
 
 
-def _made_by(config: SftConfig, makers: int) -> RowSource:
-    # On this node, where the model folder with the tokenizer is known to be.
+def _made_by(makers: int, rows: SupervisedRows, count: int) -> RowSource:
+    # On this node: the number of makers was chosen by its cores.
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor = ray.remote(num_cpus=0, scheduling_strategy=here)(RowMaker)
-    actors = [actor.remote(config) for _ in range(makers)]
+    actors = [actor.remote(rows, count) for _ in range(makers)]
 
     async def make(step: int) -> StoredSamples:
         samples, sizes = actors[step % makers].make.options(num_returns=2).remote(step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +40,13 @@ class StubLearner:
 
     async def step(self, groups: Sequence[StoredSamples]) -> dict[str, float]:
         (group,) = groups
-        samples = await _value(group.samples)
+        samples = await group.samples
         assert list(group.sizes) == [(s.num_tokens, s.num_trained) for s in samples]
         self.steps.append(samples)
         return {}
 
     async def export(self, folder: Path) -> None:
         folder.mkdir(parents=True)
-
-
-async def _value(reference: Awaitable[tuple[Sample, ...]]) -> tuple[Sample, ...]:
-    return await reference
 
 
 class Quiet:
@@ -66,11 +62,13 @@ def _ray() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_ray")
-@pytest.mark.parametrize("makers", [1, 2])
+@pytest.mark.parametrize(
+    ("makers", "source"), [(1, "arithmetic"), (2, "arithmetic"), (2, "countdown")]
+)
 def test_other_processes_make_the_rows_that_this_one_makes(
-    makers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    makers: int, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, learner = config_of(tmp_path), StubLearner()
+    config, learner = config_of(tmp_path, data={"source": source}), StubLearner()
     rows = supervised.load_rows(config)
     monkeypatch.setattr(supervised, "_makers", lambda _: makers)
     asyncio.run(supervised._steps(config, rows, learner, Quiet()))  # type: ignore[arg-type]
